@@ -360,7 +360,7 @@ class Bucket:
         with self._stage.writing(self._after):
             if result is not None:
                 self._result = result.to(self.buffer.device)
-            else:
+            elif self.values is not self.buffer:
                 self._stage.write(self.buffer, self.values)
         self._fetched = None
 

@@ -200,10 +200,9 @@ class Staging:
             self._module.current_stream(self.device).wait_event(mark)
 
     def write(self, tensor: torch.Tensor, host: torch.Tensor) -> None:
-        """Copy from memory of `empty`, on the current stream, unless it is the same tensor."""
-        if tensor is not host:
-            with told(self.device):
-                tensor.copy_(host, non_blocking=self._asynchronous(host))
+        """Copy from memory of `empty`, on the current stream."""
+        with told(self.device):
+            tensor.copy_(host, non_blocking=self._asynchronous(host))
 
     def future(self) -> "torch.futures.Future[torch.Tensor]":
         """Return a future for which streams of the device wait, not only threads."""

@@ -26,7 +26,7 @@ from gradwire.torch.backends.cpu import (
 )
 from gradwire.torch.backends.cuda import encoding
 from gradwire.torch.backends.cuda.buckets import bucket
-from gradwire.torch.backends.cuda.operators import are_for, stateless, takes
+from gradwire.torch.backends.cuda.operators import are_for, takes, thread_memory
 from gradwire.torch.backends.cuda.states import DeviceState, init_state, rollback
 from gradwire.torch.backends.host import number, overlap
 from gradwire.torch.backends.staging import told
@@ -90,7 +90,7 @@ def _encoded(
         return None
     if state is None and takes(codec) and _is_stateless(codec):
         state = DeviceState(codec, tensor.numel())
-        state.plans = stateless()
+        state.plans = thread_memory.stateless
     if not isinstance(state, DeviceState) or not takes(codec) or state.numel != tensor.numel():
         return None
     own = state.codec
@@ -125,10 +125,7 @@ def decode(frame: FrameBytes, out: torch.Tensor | None, max_numel: int | None) -
         check(frame, "frame", BYTES)
         # The host looks at the frame before so much memory is taken.
         numel = _native.Frame(frame.cpu().numpy(), max_numel).numel
-        made = torch.empty(numel, dtype=torch.float32, device=frame.device)
-        return (
-            made if _decoded(frame, made, encoding.PLACE, 1.0) else host.decode(frame, made, None)
-        )
+        out = torch.empty(numel, dtype=torch.float32, device=frame.device)
     check_out(out, OUTPUTS)
     fits = max_numel is None or max_numel >= out.numel()
     if fits and _decoded(frame, out, encoding.PLACE, 1.0):

@@ -59,7 +59,7 @@ def start(
     if positions and all(each is None for each in positions):
         positions = ()
     given = [each is not None for each in positions]
-    plan = states[0].plans.of(codecs, list(ends), gradients, given)
+    plan = states[0].plans.of(codecs, ends, gradients, given)
     most = plan.most
     if positions:
         most = [

@@ -194,7 +194,7 @@ def _add_up(
         into, scale = (encoding.RANKS, len(group)) if alike else (encoding.ADD, 1)
         verdicts.append(
             operators().decode_bucket(
-                *(sums, data, encoding.ends_of(places[:, 0, _NUMEL])),
+                *(sums, data, encoding.ends_of(places[:, 0, _NUMEL].tolist())),
                 *(places[..., column].reshape(-1).tolist() for column in (_START, _NBYTES)),
                 *(len(group), into, float(scale), False, 0),
             )
@@ -222,7 +222,7 @@ def _encode(
     """Encode sums, at most ``most`` of each range; return the frames and their table."""
     again = [_sum_codec(codec.quantize, codec.indices, codec.sparsify.selects) for codec in codecs]
     named = [codec.sparsify.kind if codec.sparsify.selects else None for codec in codecs]
-    plan = states[0].plans.of(again, list(ends), sums, [], named)
+    plan = states[0].plans.of(again, ends, sums, named=named)
     limits = [
         codec._codec.max_encoded_len(numel, None if few < 0 else few)
         for codec, numel, few in zip(codecs, plan.numels, most, strict=True)

@@ -25,6 +25,7 @@ from gradwire.frame import Frame
 from gradwire.memory import Residual
 from gradwire.quantize import BFloat16, Float8, Float16, Lossless
 from gradwire.torch.backends import cpu, cuda
+from gradwire.torch.backends.bucket import Bucket
 from gradwire.torch.backends.cpu import held
 from gradwire.torch.backends.cuda import encoding
 from gradwire.torch.backends.cuda.operators import takes
@@ -203,8 +204,8 @@ def _steps(
     positions = [np.arange(0, n, 99, dtype=np.uint32) if len(tried) == 1 else None for n in numels]
     steps: list[list[torch.Tensor]] = []
 
-    def bucket(values: torch.Tensor) -> cpu.Bucket:
-        made: cpu.Bucket = module.bucket(values, True)
+    def bucket(values: torch.Tensor) -> Bucket:
+        made: Bucket = module.bucket(values, True)
         return made
 
     def parts(values: torch.Tensor) -> list[object]:
