@@ -76,8 +76,7 @@ def test_the_controller_of_sidco_goes_on_for_many_steps(rng: np.random.Generator
         x[rng.choice(n, n // 25, replace=False)] = rng.choice([-1, 1], n // 25)
         return x
 
-    parts = [sparsify.SID(0.02), sparsify.SID(0.02, distribution="exponential")]
-    parts += [sparsify.SID(0.02, stages="paper"), sparsify.SID(0.02, stages="tracking")]
+    parts = [sparsify.SID(0.02), sparsify.SID(0.02, band=None)]
     codecs = [compose(sparsify=part, memory=memory.NoMemory()) for part in parts]
     pair = Pair(codecs, [300] * len(codecs))
     for step in range(110):

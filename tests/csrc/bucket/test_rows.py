@@ -18,7 +18,6 @@ LENGTHS = (TILE, 2 * TILE, 3 * ROW, TILE + 1)
 DTYPES = (np.float32, np.float64, np.float16, ml_dtypes.bfloat16)
 SELECTING = (
     *(sparsify.TopK(ratio=0.05), sparsify.RandomK(ratio=0.1), sparsify.SID(0.02)),
-    sparsify.SID(0.02, distribution="exponential"),
 )
 
 

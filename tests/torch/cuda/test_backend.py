@@ -334,6 +334,7 @@ class TestWhatKernelsDoNotTake:
             gradwire.Codec(sparsify=First()),
             gradwire.Codec(sparsify=sparsify.TopK(ratio=0.1), quantize=quantize.Affine(4)),
             *(gradwire.gaussiank(0.05), gradwire.redsync(0.05), gradwire.adaptive()),
+            *(gradwire.sidco(0.05, distribution="exponential"), gradwire.sidco(0.05, stages=2)),
             gradwire.adacomp().for_shape((N,)),
         ],
         ids=repr,

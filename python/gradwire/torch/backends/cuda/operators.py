@@ -79,8 +79,6 @@ def completed(
         piece.indices = structs.INDICES.index(codec.indices)
         piece.memory = structs.memory_of(codec.memory)
         piece.sparsify = structs.sparsify_of(codec.sparsify)
-        stages = getattr(codec.sparsify, "stages", 0)
-        piece.sparsify.start_stages = stages if isinstance(stages, int) else 0
         piece.quantize = structs.quantize_of(codec.quantize)
         piece.pattern = structs.pattern_of(codec)
     for piece, is_given in zip(pieces, given, strict=False):
