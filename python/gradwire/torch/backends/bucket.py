@@ -72,7 +72,11 @@ class Bucket:
 
     @property
     def values(self) -> torch.Tensor:
-        """The flat tensor with the gradients, and later their averages."""
+        """The flat tensor with the gradients, and later their averages, for torch's operations."""
+        return self._on_host()
+
+    def _on_host(self) -> torch.Tensor:
+        """Return the gradients on the host, for the core; a copy is made once."""
         if self._fetched is None:
             self._fetched = self._stage.fetch(self.buffer, self._after)
         return self._fetched
@@ -128,7 +132,7 @@ class Bucket:
         unchanged.
         """
         return _native.encode_bucket(
-            array_of(self.values),
+            array_of(self._on_host()),
             scale,
             list(map(_CORE, codecs)),
             states,
@@ -156,15 +160,16 @@ class Bucket:
         and `owners` the number of the owner of each range, the rank that sums it.
         """
         del codecs, counts
-        parts = _native.split_bucket(frames.numpy(), sizes, bounds, owners, ranks)
-        return [torch.from_numpy(part) for part in parts]
+        data = self._frames.read(frames[: sum(sizes)]).numpy()
+        parts = _native.split_bucket(data, sizes, bounds, owners, ranks)
+        return [self._frames.upload(torch.from_numpy(part)) for part in parts]
 
     def gradient(self, start: int, stop: int, scale: float) -> NDArray[Any]:
         """Return a gradient on the host, for parts and schedules written in Python.
 
         Valid until the next call in the same thread.
         """
-        gradient = self.values[start:stop]
+        gradient = self._on_host()[start:stop]
         if scale == 1.0 and gradient.dtype != torch.bfloat16:
             return gradient.numpy()
         # Converted to float32 first: dividing in float16 would underflow small gradients.
@@ -198,8 +203,9 @@ class Bucket:
         for by `positions`.
         """
         del numels
-        values, places = _native.read_bucket(frames.numpy(), sizes, positions)
-        return torch.from_numpy(values), places
+        data = self._frames.read(frames[: sum(sizes)]).numpy()
+        values, places = _native.read_bucket(data, sizes, positions)
+        return self._frames.upload(torch.from_numpy(values)), places
 
     def pack(self, runs: Sequence[tuple[int, int]], out: torch.Tensor) -> bool:
         """Copy runs of entries to the device of frames; tell whether all of them are finite."""
@@ -211,7 +217,7 @@ class Bucket:
 
     def not_finite(self, start: int, stop: int, width: int) -> tuple[int, int]:
         """Count non-finite entries, of ``width`` numbers each; return also the first position."""
-        bad = ~torch.isfinite(self.values[start:stop])
+        bad = ~torch.isfinite(self._on_host()[start:stop])
         if width > 1:
             bad = bad.view(-1, width).any(1)
         count = int(bad.sum())
@@ -219,7 +225,7 @@ class Bucket:
 
     def sparse(self) -> torch.Tensor:
         """Return a sparse bucket on the device from which collectives read it."""
-        return self.values
+        return self._on_host()
 
     # The receiving thread ---------------------------------------------------------------------
 
@@ -229,7 +235,7 @@ class Bucket:
 
     def read_headers(self, slots: torch.Tensor, nbytes: int) -> NDArray[np.uint8]:
         """Return the first bytes of each slot on the host, read-only, one row per slot."""
-        fronts: NDArray[np.uint8] = slots[:, :nbytes].numpy()
+        fronts: NDArray[np.uint8] = self._frames.read(slots[:, :nbytes]).numpy()
         return fronts
 
     def average(
@@ -250,18 +256,22 @@ class Bucket:
         of ranks that sent it, not by the number of all ranks; frames of sums over ``ranks`` ranks
         by that number. Returns the nanoseconds for each parameter.
         """
-        return _native.average_bucket(
-            frames.numpy(),
+        values = self._on_host()
+        spent = _native.average_bucket(
+            self._frames.read(frames).numpy(),
             starts,
             sizes,
             ends,
             unused,
-            array_of(self.values),
+            array_of(values),
             scale,
             senders,
             self.dtype == torch.bfloat16,
             ranks=ranks,
         )
+        if self.values is not values:
+            self.values.copy_(values)
+        return spent
 
     def merge(
         self,
@@ -280,7 +290,7 @@ class Bucket:
         error. Ranges that are `unused` are skipped. Returns the concatenated frames on the device
         of frames, the error of a range or None, and the number of that range.
         """
-        data = received.numpy()
+        data = self._frames.read(received).numpy()
         frames, merged, error = _native.merge_bucket(
             [data[start:stop] for start, stop in zip(bounds[::2], bounds[1::2], strict=True)],
             [0] * (len(bounds) // 2),
@@ -289,7 +299,7 @@ class Bucket:
             ends,
             unused,
         )
-        return torch.from_numpy(frames), error, merged.size // 3
+        return self._frames.upload(torch.from_numpy(frames)), error, merged.size // 3
 
     def frame_sizes(
         self, data: torch.Tensor, bounds: Sequence[int], counts: Sequence[int]
@@ -398,10 +408,6 @@ class DeviceBucket(Bucket):
     def values(self) -> torch.Tensor:
         return self.buffer
 
-    def core(self) -> Bucket:
-        """Return a bucket of a copy on the host, which is made once, for the core."""
-        return Bucket(super().values)
-
     @override
     def sending(self) -> AbstractContextManager[None]:
         return self._stage.reading(self._after)
@@ -411,26 +417,10 @@ class DeviceBucket(Bucket):
         return self._stage.writing(self._after)
 
     @override
-    def gradient(self, start: int, stop: int, scale: float) -> NDArray[Any]:
-        return self.core().gradient(start, stop, scale)
-
-    @override
-    def not_finite(self, start: int, stop: int, width: int) -> tuple[int, int]:
-        return self.core().not_finite(start, stop, width)
-
-    @override
-    def sparse(self) -> torch.Tensor:
-        return self.core().values
-
-    @override
     def write_header(self, slot: torch.Tensor, front: NDArray[np.uint8]) -> None:
         room = self._frames.empty(torch.Size([front.size]), torch.uint8)
         room.numpy()[:] = front
         self._frames.write(slot[: front.size], room)
-
-    @override
-    def read_headers(self, slots: torch.Tensor, nbytes: int) -> NDArray[np.uint8]:
-        return super().read_headers(self._frames.read(slots[:, :nbytes]), nbytes)
 
     @override
     def pack(self, runs: Sequence[tuple[int, int]], out: torch.Tensor) -> bool:

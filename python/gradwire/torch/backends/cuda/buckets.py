@@ -51,7 +51,7 @@ class CUDABucket(DeviceBucket):
         if not _are_for_kernels(states, codecs):
             held = [state.on_host() for state in states]
             room = self._frames.empty(torch.Size([sum(limits)]), torch.uint8)
-            encoded = self.core().encode(codecs, held, ends, limits, positions, room, scale)
+            encoded = super().encode(codecs, held, ends, limits, positions, room, scale)
             nbytes = int(encoded[0].reshape(-1, 6)[:, 0].sum())
             self._frames.write(out[:nbytes], room[:nbytes])
             return encoded
@@ -74,7 +74,7 @@ class CUDABucket(DeviceBucket):
         one, pair = slice(done, done + 1), slice(2 * done, 2 * done + 2)
         room = torch.empty(limits[done], dtype=torch.uint8, device="cpu")
         twin = copy.deepcopy(states[done]).on_host()
-        _, error = self.core().encode(
+        _, error = super().encode(
             codecs[one], [twin], ends[pair], limits[one], positions[one], room, scale
         )
         return table, error or RuntimeError("kernels refuse a gradient that the core encodes")
@@ -95,10 +95,7 @@ class CUDABucket(DeviceBucket):
                 cut = merging.split(codecs, frames, sizes, counts, bounds, owners, ranks)
             if cut is not None:
                 return cut
-        copied = self._frames.read(frames[: sum(sizes)])
-        parts = super().split(codecs, copied, sizes, counts, bounds, owners, ranks)
-        lengths = [part.numel() for part in parts]
-        return list(torch.split(self._frames.upload(torch.cat(parts)), lengths))
+        return super().split(codecs, frames, sizes, counts, bounds, owners, ranks)
 
     @override
     def fills(self, parameters: Sequence[Encoded]) -> bool:
@@ -120,10 +117,7 @@ class CUDABucket(DeviceBucket):
             values = torch.empty(ends[-1], dtype=torch.float32, device=frames.device)
             if encoding.decode(values, frames, ends, starts, sizes, 1, encoding.PLACE, 1.0):
                 return values, _NONE
-        read, places = super().values_of(
-            self._frames.read(frames[: sum(sizes)]), sizes, numels, positions
-        )
-        return self._frames.upload(read), places
+        return super().values_of(frames, sizes, numels, positions)
 
     # The receiving thread ---------------------------------------------------------------------
 
@@ -146,12 +140,8 @@ class CUDABucket(DeviceBucket):
         places, over = offsets[:, :-1].T.tolist(), ranks or 0
         if self._decode(frames, places, lengths, ends, unused, into, scale, over):
             return _shares(began, ends)
-        copied = self.core()
-        spent = copied.average(
-            self._frames.read(frames), starts, sizes, ends, unused, senders, scale, ranks
-        )
-        self.buffer.copy_(copied.values)
-        return spent
+        self._fetched = None  # of the gradients: uncompressed averages may be there by now
+        return super().average(frames, starts, sizes, ends, unused, senders, scale, ranks)
 
     def _decode(
         self,
@@ -194,9 +184,8 @@ class CUDABucket(DeviceBucket):
     ) -> tuple[torch.Tensor, Exception | None, int]:
         # By what has encoded: only that can undo both.
         if states and not any(is_on_device(state) for state in states):
-            held, there = [state.on_host() for state in states], self._frames.read(received)
-            frames, error, at = super().merge(there, bounds, codecs, held, ends, unused)
-            return self._frames.upload(frames), error, at
+            held = [state.on_host() for state in states]
+            return super().merge(received, bounds, codecs, held, ends, unused)
         with told(self.buffer.device):
             if not self._on_device:
                 received = self._stage.upload(received)
