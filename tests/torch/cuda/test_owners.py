@@ -272,7 +272,6 @@ def test_what_is_left_of_sums_is_added_to_a_residual_where_the_range_begins(nume
     expected[5 : 5 + numel] = torch.where(left == 0, expected[5 : 5 + numel], total)
     data = torch.frombuffer(bytearray(bytes(frame)), dtype=torch.uint8)
     assert (left == 0).any()
-    assert not merging._absorb(
-        sums * 1e-37, [0, numel], [codec], rank.there, [5], data, [len(data)]
-    )
+    merged = merging._Range(0, codec, rank.there[0], 5, sums * 1e-37)
+    assert not merging._absorb(merged.sums, [merged], data, [len(data)])
     assert residual.numpy().tobytes() == expected.numpy().tobytes(), "a negative zero stays"
