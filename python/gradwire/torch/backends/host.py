@@ -19,7 +19,7 @@ from gradwire.state import State
 from gradwire.torch.backends import cpu
 from gradwire.torch.backends.bucket import Bucket, DeviceBucket
 from gradwire.torch.backends.cpu import BYTES, INPUTS, OUTPUTS, FrameBytes, check, check_out
-from gradwire.torch.backends.staging import staging, told
+from gradwire.torch.backends.staging import naming_loss, staging
 
 name = "host"
 waits = True
@@ -95,7 +95,7 @@ def number(tensor: torch.Tensor) -> Callable[[], float]:
 
 
 def _fetched(tensor: torch.Tensor) -> torch.Tensor:
-    with told(tensor.device):
+    with naming_loss(tensor.device):
         stage = staging(tensor.device)
         return stage.fetch(tensor.detach(), stage.mark())
 

@@ -37,7 +37,7 @@ def is_lost(device: torch.device) -> bool:
 
 
 @contextlib.contextmanager
-def told(device: torch.device) -> Iterator[None]:
+def naming_loss(device: torch.device) -> Iterator[None]:
     """Replace the error of an operation by a DeviceError if the device is lost."""
     try:
         yield
@@ -117,7 +117,7 @@ class Staging:
 
     def fetch(self, tensor: torch.Tensor, after: Any) -> torch.Tensor:
         """Copy a tensor to the host after an event, and wait for the copy."""
-        with told(self.device), self.reading(after):
+        with naming_loss(self.device), self.reading(after):
             return self.read(tensor)
 
     def read(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -126,7 +126,7 @@ class Staging:
 
     def read_all(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Read several tensors as `read` does, with a single wait."""
-        with told(self.device):
+        with naming_loss(self.device):
             copies = [self._copy(tensor) for tensor in tensors]
             if self._streams:
                 self.mark().synchronize()
@@ -149,7 +149,7 @@ class Staging:
     def upload(self, values: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Copy values of the host to the device, in the order of the current stream."""
         host = self.empty(values.shape, dtype or values.dtype).copy_(values)
-        with told(self.device):
+        with naming_loss(self.device):
             return host.to(self.device, non_blocking=self._asynchronous(host))
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -201,7 +201,7 @@ class Staging:
 
     def write(self, tensor: torch.Tensor, host: torch.Tensor) -> None:
         """Copy from memory of `empty`, on the current stream."""
-        with told(self.device):
+        with naming_loss(self.device):
             tensor.copy_(host, non_blocking=self._asynchronous(host))
 
     def future(self) -> "torch.futures.Future[torch.Tensor]":

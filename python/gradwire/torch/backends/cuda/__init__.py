@@ -29,7 +29,7 @@ from gradwire.torch.backends.cuda.buckets import bucket
 from gradwire.torch.backends.cuda.operators import are_for, takes, thread_memory
 from gradwire.torch.backends.cuda.states import DeviceState, init_state, rollback
 from gradwire.torch.backends.host import number, overlap
-from gradwire.torch.backends.staging import told
+from gradwire.torch.backends.staging import naming_loss
 
 __all__ = [
     "bucket",
@@ -59,7 +59,7 @@ def encode(
     made = _encoded(codec, tensor, state, max_nbytes)
     if made is None:
         return host.encode(codec, tensor, on_host(state), max_nbytes)
-    with told(tensor.device):
+    with naming_loss(tensor.device):
         return _native.Frame(made.cpu().numpy())
 
 
@@ -102,7 +102,7 @@ def _encoded(
     if max_nbytes is not None:
         limit = min(limit, _validate.integer("max_nbytes", max_nbytes, low=0))
     flat = tensor.detach().view(-1)
-    with told(tensor.device):
+    with naming_loss(tensor.device):
         frame = torch.empty(limit, dtype=torch.uint8, device=tensor.device)
     rows = encoding.encode([codec], [state], [0, flat.numel()], [limit], flat, 1.0, frame)
     return frame[: int(rows[0, 0])] if len(rows) else None
@@ -148,7 +148,7 @@ def _decoded(frame: FrameBytes, out: torch.Tensor, into: int, scale: float) -> b
         data = frame
     else:
         data = torch.from_numpy(np.frombuffer(memoryview(frame), np.uint8).copy())
-    with told(out.device):
+    with naming_loss(out.device):
         data = data.detach().view(-1).to(out.device)
     flat = out.detach().view(-1)
     with torch.no_grad():

@@ -17,7 +17,7 @@ from gradwire.torch.backends.cuda import encoding, merging
 from gradwire.torch.backends.cuda.operators import takes
 from gradwire.torch.backends.cuda.slots import FilledSlot
 from gradwire.torch.backends.cuda.states import DeviceState, is_on_device
-from gradwire.torch.backends.staging import staging, told
+from gradwire.torch.backends.staging import naming_loss, staging
 
 _NONE = np.empty(0, np.uint32)
 
@@ -91,7 +91,7 @@ class CUDABucket(DeviceBucket):
         ranks: int,
     ) -> list[torch.Tensor]:
         if self._on_device and codecs and all(map(takes, codecs)):
-            with told(frames.device):
+            with naming_loss(frames.device):
                 cut = merging.split(codecs, frames, sizes, counts, bounds, owners, ranks)
             if cut is not None:
                 return cut
@@ -104,7 +104,7 @@ class CUDABucket(DeviceBucket):
 
     @override
     def fill(self, slot: torch.Tensor, order: SlotOrder) -> FilledSlot:
-        with told(self.buffer.device):
+        with naming_loss(self.buffer.device):
             return FilledSlot(self.buffer, slot, order)
 
     @override
@@ -186,7 +186,7 @@ class CUDABucket(DeviceBucket):
         if states and not any(is_on_device(state) for state in states):
             held = [state.on_host() for state in states]
             return super().merge(received, bounds, codecs, held, ends, unused)
-        with told(self.buffer.device):
+        with naming_loss(self.buffer.device):
             if not self._on_device:
                 received = self._stage.upload(received)
             owned = merging.Ranges(codecs, states, ends, unused)
@@ -199,7 +199,7 @@ class CUDABucket(DeviceBucket):
     ) -> list[list[int] | None]:
         if not self._on_device:
             return super().frame_sizes(data, bounds, counts)
-        with told(data.device):
+        with naming_loss(data.device):
             rows = merging.heads(data, bounds, max(counts, default=0))[:, :, 1]
         found = [own[:count].tolist() for own, count in zip(rows, counts, strict=True)]
         lengths = np.diff(np.array(bounds).reshape(-1, 2), axis=1)[:, 0].tolist()

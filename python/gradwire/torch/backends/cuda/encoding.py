@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from gradwire._codec import Codec
 from gradwire.torch.backends.cuda.operators import operators
 from gradwire.torch.backends.cuda.states import DeviceState, Encoding, on_device
-from gradwire.torch.backends.staging import staging, told
+from gradwire.torch.backends.staging import naming_loss, staging
 
 PLACE, ADD, RANKS, SENDERS = range(4)  # what becomes of decoded values: see csrc/bucket/decode.h
 # Devices that have met a frame of drawn positions: these take more memory to read.
@@ -67,7 +67,7 @@ def start(
             for bound, codec, numel, each in zip(most, codecs, plan.numels, positions, strict=True)
         ]
     limits = list(map(min, limits, most))
-    with told(gradients.device), on_device(states, gradients.device, plan.shared):
+    with naming_loss(gradients.device), on_device(states, gradients.device, plan.shared):
         table = plan.encode(gradients, limits, plan.shared, scale, out, positions)
         return Encoding(states, plan, table)
 
@@ -98,7 +98,7 @@ def decode(
         return False
     stage = staging(out.device)
     for seeded in (True,) if out.device in _seeded else (False, True):
-        with told(out.device):
+        with naming_loss(out.device):
             verdicts = operators().decode_bucket(
                 out, data, list(ends), list(starts), list(sizes), ranks, into, scale, seeded, over
             )

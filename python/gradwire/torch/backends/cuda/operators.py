@@ -21,7 +21,7 @@ from gradwire._codec import Codec
 from gradwire.errors import DeviceError
 from gradwire.extension import Quantizer, Sparsifier
 from gradwire.torch.backends.cuda import structs
-from gradwire.torch.backends.staging import staging, told
+from gradwire.torch.backends.staging import naming_loss, staging
 
 _library, _device = "gradwire", "cuda"
 """The tests, which have no GPU, name a library of operators for the CPU."""
@@ -44,7 +44,7 @@ def hindrance(device: torch.device) -> str | None:
     Raises a DeviceError if the device is lost.
     """
     try:
-        with told(device):
+        with naming_loss(device):
             operators().probe(torch.empty(0, device=device))
     except AttributeError:
         return "the library is of another version of gradwire"

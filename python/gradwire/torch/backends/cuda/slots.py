@@ -11,7 +11,7 @@ from gradwire.torch.backends.bucket import SlotAverages, SlotFacts, SlotOrder, T
 from gradwire.torch.backends.cuda import encoding
 from gradwire.torch.backends.cuda.operators import operators
 from gradwire.torch.backends.cuda.states import COLUMNS, Encoding
-from gradwire.torch.backends.staging import staging, told
+from gradwire.torch.backends.staging import naming_loss, staging
 
 
 class FilledSlot:
@@ -72,7 +72,7 @@ class FilledSlot:
         valid: otherwise read the headers, or call `Bucket.average`, for the error. Parameters that
         are zero on all ranks are set to zero. On request, tells whether the bucket then is finite.
         """
-        with told(self._buffer.device):
+        with naming_loss(self._buffer.device):
             stage, order, places = self._stage, self._order, self._order.places
             began = stage.moment()
             reads = [slots[:, : places.front], self._table]

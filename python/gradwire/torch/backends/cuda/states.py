@@ -21,7 +21,7 @@ from gradwire.errors import StateInUseError
 from gradwire.state import VERSION, State, StateBase
 from gradwire.torch.backends.cuda import structs
 from gradwire.torch.backends.cuda.operators import EncodePlan, PlanCache, completed, operators
-from gradwire.torch.backends.staging import staging, told
+from gradwire.torch.backends.staging import naming_loss, staging
 
 ROOM, _ALIGN = 1024, 256  # as csrc/ops/pieces.h has them
 _MOMENTS = {"momentum_correction": "momentum", "adam_correction": "second_moment"}
@@ -154,7 +154,7 @@ class DeviceState(StateBase):
         """Return the state dict, read from the device."""
         assert self._device is not None
         arrays: dict[str, Any] = dict.fromkeys(("residual", "momentum", "second_moment"))
-        with told(self._device.device):
+        with naming_loss(self._device.device):
             struct, buffers = self._current()
             for name, buffer in buffers.items():
                 bits = buffer.view(torch.uint16) if buffer.dtype == torch.bfloat16 else buffer
@@ -487,7 +487,7 @@ def rollback(states: Sequence[Any]) -> None:
             stage = staging(device)
             pieces = completed([state._codec for state in own], [state.numel for state in own])
             with (
-                told(device),
+                naming_loss(device),
                 stage.writing(),
             ):  # the caller's stream may have all of a backward pass before it
                 operators().rollback_bucket(pieces, [state._device for state in own])
