@@ -105,15 +105,20 @@ class DeviceState(StateBase):
         self._device = self._encoding = None
         self._shared.clear()
 
-    def _fetched(self) -> State:
-        if self._host is None:
+    def _load(self, state_dict: dict[str, Any]) -> State:
+        """Go on from a state dict on the host, and return the core's state."""
+        host = self._host
+        if host is None:
             host = self._codec.init_state(self.numel, name=self.name, stream=self.stream)
-            host.load_state_dict(self._read())
-            self._host = host
-            self._leave()
-            self._undoable = False
+        host.load_state_dict(state_dict)
+        self._host, self._new = host, False
+        self._leave()
+        self._undoable = False
+        return host
+
+    def _fetched(self) -> State:
         self._new = False
-        return self._host
+        return self._load(self._read()) if self._host is None else self._host
 
     def _upload(self, device: torch.device) -> None:
         host = self._host
@@ -324,14 +329,8 @@ class DeviceState(StateBase):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a `state_dict` of this or another device."""
         with self._used():
-            host = self._host
-            if host is None:
-                host = self._codec.init_state(self.numel, name=self.name, stream=self.stream)
-            host.load_state_dict(state_dict)
-            self._host, self._new = host, False
-            self._leave()
+            self._load(state_dict)
             self._last = None
-            self._undoable = False
 
 
 def add_flushed(values: torch.Tensor, more: torch.Tensor) -> None:
