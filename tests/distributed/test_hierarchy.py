@@ -26,7 +26,7 @@ from gradwire.memory import Residual
 from gradwire.quantize import BFloat16
 from gradwire.schedule import Accordion
 from gradwire.torch.backends import Bucket
-from gradwire.torch.backends.bucket import DeviceBucket
+from gradwire.torch.backends.host import DeviceBucket
 from gradwire.torch.ddp import ExchangeError, GradientError
 from gradwire.torch.engine.step import BufferPool
 from gradwire.torch.exchange import hierarchical

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from gradwire.torch.backends.signed_sums import ENTRIES, SUMS, sample, sums_of
 from gradwire.torch.engine.square_ratio import INTERVAL, SquareRatio
+from gradwire.torch.exchange.squares import ENTRIES, SUMS, sample, sums_of
 
 
 def sums(values: torch.Tensor, turn: int) -> torch.Tensor:

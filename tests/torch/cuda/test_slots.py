@@ -9,7 +9,7 @@ import torch
 
 import gradwire
 from gradwire.torch.backends import Bucket, cpu, cuda
-from gradwire.torch.backends.bucket import DeviceBucket
+from gradwire.torch.backends.host import DeviceBucket
 from gradwire.torch.backends.staging import Staging
 from gradwire.torch.engine import step as steps
 from gradwire.torch.engine.bucket_contents import BucketContents

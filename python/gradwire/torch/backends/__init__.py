@@ -2,9 +2,8 @@
 
 ============  ==================================================================================
 ``dispatch``  chooses the backend for a tensor; `Backend` is the interface
-``bucket``    `Bucket`, encoded by the core in place or in a copy; and what devices fill
 ``staging``   copies between a device and the host, and devices that are lost
-``cpu``       tensors on the CPU, in place
+``cpu``       tensors on the CPU, in place; its `Bucket` is the base class of the others
 ``host``      tensors on any device, through copies on the host
 ``cuda``      tensors on a GPU, in place, with the kernels of the extension
 ============  ==================================================================================
@@ -38,7 +37,7 @@ A state is created by `Backend.init_state`, with the attributes and methods of `
 arrays may lie on the device until someone asks for them.
 """
 
-from gradwire.torch.backends.bucket import (
+from gradwire.torch.backends.cpu import (
     Bucket,
     SlotAverages,
     SlotFacts,

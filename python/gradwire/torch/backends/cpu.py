@@ -2,10 +2,17 @@
 
 A tensor is passed on as an array that shares its memory, without a copy, in about two microseconds.
 numpy has no bfloat16, so bfloat16 tensors are passed as uint16 with a flag.
+
+`Bucket` is the base class of the other backends' buckets: its docstrings are their contract.
 """
 
+import operator
+import struct
+import threading
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -16,7 +23,7 @@ from gradwire import _native
 from gradwire._codec import Codec
 from gradwire.frame import Frame
 from gradwire.state import State
-from gradwire.torch.backends.bucket import Bucket, array_of
+from gradwire.torch.backends.staging import IN_PLACE, Staging
 
 name = "cpu"
 waits = False
@@ -27,6 +34,16 @@ OUTPUTS = (torch.float32,)
 BYTES = (torch.uint8,)
 
 FrameBytes: TypeAlias = Frame | Buffer | torch.Tensor  # one to decode; a tensor on any device
+# One row a parameter: bytes, entries sent, entries asked for or -1, entries trimmed, whether the
+# gradient was zero, nanoseconds.
+Table: TypeAlias = NDArray[np.int64]
+
+_HEADER_NBYTES = 48
+_SECTIONS = struct.Struct("<QQ")  # bytes of both sections, in the header of a frame
+_SECTIONS_AT = 32
+
+_CORE = operator.attrgetter("_codec")  # the codec of the core
+_scratch = threading.local()
 
 # One tensor ---------------------------------------------------------------------------------------
 
@@ -80,7 +97,14 @@ def shared(tensor: torch.Tensor) -> tuple[NDArray[Any], bool]:
     check(tensor, "tensor", INPUTS)
     if tensor.requires_grad:
         tensor = tensor.detach()
-    return array_of(tensor), tensor.dtype is torch.bfloat16
+    return _array(tensor), tensor.dtype is torch.bfloat16
+
+
+def _array(tensor: torch.Tensor) -> NDArray[Any]:
+    """Return an array that shares the memory of a tensor; bfloat16 as uint16."""
+    array = tensor.view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor
+    shared: NDArray[Any] = array.numpy()
+    return shared
 
 
 def _writable(out: torch.Tensor, dtypes: tuple[torch.dtype, ...]) -> NDArray[Any]:
@@ -155,7 +179,455 @@ def held(state: Any) -> list[object]:
     return [each.tobytes() if isinstance(each, np.ndarray) else each for each in kept]
 
 
-def bucket(buffer: torch.Tensor, on_device: bool = False) -> Bucket:
+def bucket(buffer: torch.Tensor, on_device: bool = False) -> "Bucket":
     """Return a bucket that works on its buffer in place."""
     del on_device  # where the frames are, in any case
     return Bucket(buffer)
+
+
+class Encoded(Protocol):
+    """A parameter that is encoded."""
+
+    codec: Codec
+    state: Any
+
+
+class Bucket:
+    """The gradients of one bucket, until their average replaces them; encoded by the core.
+
+    ``buffer`` is the caller's: floating-point numbers of shape (entries,), or a sparse tensor.
+    ``future`` is resolved with it, or for a sparse one with another sparse tensor.
+
+    The core reads and writes what ``stage`` fetches: the buffer itself, or a copy on the host. The
+    sending thread makes that when it first needs it, and waits for the device there. The copy back
+    is only queued, and the future is resolved after it in the device's order.
+
+    Positions count entries of the flat buffer. Frames are in tensors of bytes. Methods with a loss
+    scale divide values by it when reading, and multiply when writing.
+    """
+
+    __slots__ = (
+        *("_after", "_fetched", "_frames", "_result", "_stage"),
+        *("buffer", "dtype", "frames_on", "future", "itemsize", "nbytes"),
+    )
+
+    def __init__(self, buffer: torch.Tensor, stage: Staging = IN_PLACE) -> None:
+        self.buffer = buffer
+        self.dtype = buffer.dtype  # of the gradients
+        self.itemsize = buffer.element_size()  # bytes of an entry
+        self.nbytes = buffer.numel() * self.itemsize  # of all entries
+        self.frames_on = IN_PLACE.device  # where frames are written, gathered and read
+        self.future = stage.future()
+        self._stage = stage
+        self._frames: Staging = IN_PLACE  # copies between the host and where frames are
+        self._after: Any = stage.mark()
+        self._fetched: torch.Tensor | None = None
+        self._result = buffer
+
+    @property
+    def values(self) -> torch.Tensor:
+        """The flat tensor with the gradients, and later their averages, for torch's operations."""
+        return self._on_host()
+
+    def _on_host(self) -> torch.Tensor:
+        """Return the gradients on the host, for the core; a copy is made once."""
+        if self._fetched is None:
+            self._fetched = self._stage.fetch(self.buffer, self._after)
+        return self._fetched
+
+    # Both threads -----------------------------------------------------------------------------
+
+    def used(self, *tensors: torch.Tensor) -> Any:
+        """Return a mark (an event) after the work that this thread has queued on the device.
+
+        That work uses these tensors, which belong to the other thread: their memory must not be
+        reused before the mark. None where threads wait for what reads frames on the host.
+        """
+        for each in tensors:
+            self._frames.keep(each)
+        return self._frames.mark()
+
+    def follow(self, mark: Any) -> None:
+        """Order further device work of this thread after a mark of the other thread."""
+        if mark is not None:
+            self._frames.follow(mark)
+
+    # The sending thread -----------------------------------------------------------------------
+
+    def sending(self) -> AbstractContextManager[None]:
+        """Run this block on the stream of the sending thread.
+
+        Its work is ordered after everything queued on the caller's stream before the bucket was
+        made.
+        """
+        return nullcontext()
+
+    def wait(self) -> None:
+        """Wait for the work that was queued on the caller's stream before the bucket was made."""
+        self._stage.wait(self._after)
+
+    def encode(
+        self,
+        codecs: Sequence[Codec],
+        states: Sequence[State],
+        ends: Sequence[int],
+        limits: Sequence[int],
+        positions: Sequence[NDArray[np.uint32] | None],
+        out: torch.Tensor,
+        scale: float,
+    ) -> tuple[Table, Exception | None]:
+        """Encode parameters, and write their frames to `out` one after another.
+
+        `ends` are the start and the stop of each parameter, alternating. A frame that exceeds its
+        limit in bytes is trimmed. Given positions (uint32) are sent; with None, the codec selects.
+
+        Returns a row for each parameter that was encoded, and the error of the next one, such as
+        `gradwire.NonFiniteError`, or None: the states of that parameter and the following ones are
+        unchanged.
+        """
+        return _native.encode_bucket(
+            _array(self._on_host()),
+            scale,
+            list(map(_CORE, codecs)),
+            states,
+            ends,
+            limits,
+            positions,
+            out.numpy(),
+            self.dtype == torch.bfloat16,
+        )
+
+    def split(
+        self,
+        codecs: Sequence[Codec],
+        frames: torch.Tensor,
+        sizes: Sequence[int],
+        counts: Sequence[int],
+        bounds: Sequence[Sequence[int]],
+        owners: Sequence[Sequence[int]],
+        ranks: int,
+    ) -> list[torch.Tensor]:
+        """Cut frames by range, and return for each owner the frames of its ranges, concatenated.
+
+        The frames are concatenated, as written by `encode` with these codecs; `sizes` and `counts`
+        are their bytes and entries. `bounds` are the starts and stops of the ranges of each frame,
+        and `owners` the number of the owner of each range, the rank that sums it.
+        """
+        del codecs, counts
+        data = self._frames.read(frames[: sum(sizes)]).numpy()
+        parts = _native.split_bucket(data, sizes, bounds, owners, ranks)
+        return [self._frames.upload(torch.from_numpy(part)) for part in parts]
+
+    def gradient(self, start: int, stop: int, scale: float) -> NDArray[Any]:
+        """Return a gradient on the host, for parts and schedules written in Python.
+
+        Valid until the next call in the same thread.
+        """
+        gradient = self._on_host()[start:stop]
+        if scale == 1.0 and gradient.dtype != torch.bfloat16:
+            return gradient.numpy()
+        # Converted to float32 first: dividing in float16 would underflow small gradients.
+        source = _float32(gradient.numel()).copy_(gradient)
+        return (source if scale == 1.0 else source.div_(scale)).numpy()
+
+    def fills(self, parameters: Sequence[Encoded]) -> bool:
+        """Tell whether the device fills a slot with these by itself: `fill` is for that only."""
+        del parameters
+        return False
+
+    def fill(self, slot: torch.Tensor, order: "SlotOrder") -> Any:
+        """Let the device fill a slot by itself: frames, uncompressed entries, and the front.
+
+        The front is the header and a record of each frame, or the error of the first parameter that
+        cannot be sent. Returns a `gradwire.torch.backends.cuda.slots.FilledSlot`.
+        """
+        raise NotImplementedError
+
+    def write_header(self, slot: torch.Tensor, front: NDArray[np.uint8]) -> None:
+        """Write bytes of the host to the start of a slot."""
+        slot.numpy()[: front.size] = front
+
+    def values_of(
+        self, frames: torch.Tensor, sizes: Sequence[int], numels: Sequence[int], positions: bool
+    ) -> tuple[torch.Tensor, NDArray[np.uint32]]:
+        """Return the values of this rank's own frames, float32, on the device of frames.
+
+        The frames are concatenated; `sizes` are their bytes. If they have all entries, `numels` are
+        the lengths of their parameters; otherwise it is empty. Positions are returned only if asked
+        for by `positions`.
+        """
+        del numels
+        data = self._frames.read(frames[: sum(sizes)]).numpy()
+        values, places = _native.read_bucket(data, sizes, positions)
+        return self._frames.upload(torch.from_numpy(values)), places
+
+    def pack(self, runs: Sequence[tuple[int, int]], out: torch.Tensor) -> bool:
+        """Copy runs of entries to the device of frames; tell whether all of them are finite."""
+        values, at = self.values, 0
+        for start, stop in runs:
+            out[at : at + stop - start] = values[start:stop]
+            at += stop - start
+        return finite(out)
+
+    def not_finite(self, start: int, stop: int, width: int) -> tuple[int, int]:
+        """Count non-finite entries, of ``width`` numbers each; return also the first position."""
+        bad = ~torch.isfinite(self._on_host()[start:stop])
+        if width > 1:
+            bad = bad.view(-1, width).any(1)
+        count = int(bad.sum())
+        return count, int(bad.nonzero()[0]) if count else 0
+
+    def sparse(self) -> torch.Tensor:
+        """Return a sparse bucket on the device from which collectives read it."""
+        return self._on_host()
+
+    # The receiving thread ---------------------------------------------------------------------
+
+    def receiving(self) -> AbstractContextManager[None]:
+        """Run this block on the stream of the receiving thread."""
+        return nullcontext()
+
+    def read_headers(self, slots: torch.Tensor, nbytes: int) -> NDArray[np.uint8]:
+        """Return the first bytes of each slot on the host, read-only, one row per slot."""
+        fronts: NDArray[np.uint8] = self._frames.read(slots[:, :nbytes]).numpy()
+        return fronts
+
+    def average(
+        self,
+        frames: torch.Tensor,
+        starts: Sequence[int],
+        sizes: Sequence[Sequence[int]],
+        ends: Sequence[int],
+        unused: Sequence[bool],
+        senders: bool,
+        scale: float,
+        ranks: int | None = None,
+    ) -> NDArray[np.int64]:
+        """Decode the frames of all ranks in their order, and write the averages.
+
+        `starts` are the offsets of each rank's frames, and `sizes` the bytes of each. Parameters
+        that are `unused` are set to zero instead. With `senders`, an entry is divided by the number
+        of ranks that sent it, not by the number of all ranks; frames of sums over ``ranks`` ranks
+        by that number. Returns the nanoseconds for each parameter.
+        """
+        values = self._on_host()
+        spent = _native.average_bucket(
+            self._frames.read(frames).numpy(),
+            starts,
+            sizes,
+            ends,
+            unused,
+            _array(values),
+            scale,
+            senders,
+            self.dtype == torch.bfloat16,
+            ranks=ranks,
+        )
+        if self.values is not values:
+            self.values.copy_(values)
+        return spent
+
+    def merge(
+        self,
+        received: torch.Tensor,
+        bounds: Sequence[int],
+        codecs: Sequence[Codec],
+        states: Sequence[State],
+        ends: Sequence[int],
+        unused: Sequence[bool],
+    ) -> tuple[torch.Tensor, Exception | None, int]:
+        """Sum the frames that all ranks sent of this owner's ranges, and encode the sums.
+
+        For each rank in order, `bounds` are the starts and stops in `received` of the frames of all
+        ranges, as cut by `split`; `ends` are those of the ranges in their parameters. The rest of
+        the sums is added to the states, which were encoded in this step and must be undone after an
+        error. Ranges that are `unused` are skipped. Returns the concatenated frames on the device
+        of frames, the error of a range or None, and the number of that range.
+        """
+        data = self._frames.read(received).numpy()
+        frames, merged, error = _native.merge_bucket(
+            [data[start:stop] for start, stop in zip(bounds[::2], bounds[1::2], strict=True)],
+            [0] * (len(bounds) // 2),
+            [codec._codec for codec in codecs],
+            states,
+            ends,
+            unused,
+        )
+        return self._frames.upload(torch.from_numpy(frames)), error, merged.size // 3
+
+    def frame_sizes(
+        self, data: torch.Tensor, bounds: Sequence[int], counts: Sequence[int]
+    ) -> list[list[int] | None]:
+        """Return the bytes of each of the concatenated frames of each message.
+
+        `bounds` are the start and the stop of each message, alternating. None for a message whose
+        length differs from the sum of the frames' lengths in their headers.
+        """
+        messages = zip(bounds[::2], bounds[1::2], counts, strict=True)
+        array = data.numpy()
+        return [_sizes_in(array[start:stop], count) for start, stop, count in messages]
+
+    def average_sums(
+        self,
+        frames: torch.Tensor,
+        starts: Sequence[int],
+        sizes: Sequence[Sequence[int]],
+        ends: Sequence[Sequence[int]],
+        unused: Sequence[Sequence[bool]],
+        scale: float,
+        ranks: int,
+    ) -> list[NDArray[np.int64]]:
+        """Decode frames of sums over ``ranks`` ranks, and write the averages.
+
+        As `average`, but each message has the frames of different ranges. Returns the nanoseconds
+        of each message's ranges.
+        """
+        messages = zip(starts, sizes, ends, unused, strict=True)
+        return [
+            self.average(frames, [start], [own], pairs, skipped, False, scale, ranks)
+            for start, own, pairs, skipped in messages
+        ]
+
+    def unpack(self, runs: Sequence[tuple[int, int]], values: torch.Tensor) -> None:
+        """Write values to the runs that `pack` read."""
+        if runs:
+            parts = torch.split(self._there(values), [stop - start for start, stop in runs])
+            torch._foreach_copy_([self.values[start:stop] for start, stop in runs], parts)
+
+    def _there(self, values: torch.Tensor) -> torch.Tensor:
+        """Return exchanged values on the device of `values`."""
+        return values
+
+    def clear(self, start: int, stop: int) -> None:
+        """Write zeros."""
+        self.values[start:stop].zero_()
+
+    def scatter(self, places: Sequence[NDArray[np.int64]], values: torch.Tensor) -> None:
+        """Write values to distinct positions."""
+        self.values[torch.from_numpy(np.concatenate(places))] = values.to(self.dtype)
+
+    def finite(self) -> bool:
+        """Tell whether every entry is finite."""
+        return finite(self.values, self._holds)
+
+    def _holds(self, flag: torch.Tensor) -> bool:
+        return bool(flag)
+
+    def checksum(self) -> int | torch.Tensor:
+        """Return the sum of all words of eight bytes, modulo 2**64, and of the bytes after them."""
+        values = self.values.detach().view(torch.uint8).numpy()
+        words, rest = np.split(values, [values.size // 8 * 8])
+        return int(np.add.reduce(words.view(np.uint64))) + int(rest.sum())
+
+    def store(self, result: torch.Tensor | None = None) -> None:
+        """Finish writing: copy the written values, or a sparse result, to the buffer's device."""
+        with self._stage.writing(self._after):
+            if result is not None:
+                self._result = result.to(self.buffer.device)
+            elif self.values is not self.buffer:
+                self._stage.write(self.buffer, self.values)
+        self._fetched = None
+
+    def resolve(self, *, poisoned: bool) -> None:
+        """Resolve the future, in the order of the device's work. The last call on a bucket.
+
+        With `poisoned`, the result is first made infinite: visibly unusable, also for a loss
+        scaler.
+        """
+        with self._stage.writing(self._after):
+            self.future.set_result(_poison(self._result) if poisoned else self._result)
+        # The caller may free it without having waited for the future, as after an error.
+        self._stage.keep(self.buffer)
+        self._fetched = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlotPlaces:
+    """Sizes and offsets in the slots of one bucket, in bytes; the same on every rank."""
+
+    limits: tuple[int, ...]  # of each frame
+    records_at: int
+    dense_at: int
+    dense_end: int
+    frames_at: int
+    nbytes: int
+    front: int  # before the dense parameters, and at least those of a message: errors are there
+
+
+@dataclass(slots=True, eq=False)
+class SlotFacts:
+    """Names for errors of a bucket, and its uncompressed parameters; equal in every step."""
+
+    names: list[str]  # of the parameters that are encoded, then of the others
+    dense: list[tuple[int, int]]  # of each of those, how many numbers there are, and in an entry
+    refusal: str  # what precedes a name where nothing else is known
+    room: int  # bytes of a text
+    rank: int
+    there: Any = None  # what a backend keeps of this
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SlotOrder:
+    """The contents requested of a slot; the first three are arguments of `Bucket.encode`."""
+
+    codecs: Sequence[Codec]
+    states: Sequence[Any]
+    ends: Sequence[int]
+    runs: Sequence[tuple[int, int]]  # of dense entries
+    places: SlotPlaces
+    header: tuple[int, ...]  # words of eight bytes
+    total: torch.Tensor | None  # of a checksum, for its place in the header
+    facts: SlotFacts
+    scale: float
+    tells_zero: bool  # whether records say that a gradient was zero
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SlotAverages:
+    """The result of `cuda.slots.FilledSlot.average`."""
+
+    headers: NDArray[np.uint8]  # as `Bucket.read_headers` returns them
+    nanoseconds: NDArray[np.int64] | None  # as `Bucket.average`; None: nothing was written
+    finite: bool  # whether all entries are known to be finite
+    seconds: float  # of the device
+
+
+def finite(values: torch.Tensor, holds: Callable[[torch.Tensor], bool] = bool) -> bool:
+    """Tell whether every entry is finite, in one read and without temporary memory.
+
+    `holds` reads a flag on the device of the values.
+    """
+    # The sum of finite values may overflow; then check every entry.
+    total = values.sum(dtype=torch.promote_types(values.dtype, torch.float32))
+    return holds(torch.isfinite(total)) or holds(torch.isfinite(values).all())
+
+
+def _sizes_in(message: NDArray[np.uint8], count: int) -> list[int] | None:
+    """Return the bytes of ``count`` frames by their headers; None if these are inconsistent."""
+    sizes, at = [], 0
+    for _ in range(count):
+        if at + _HEADER_NBYTES > message.size:
+            return None
+        sections = _SECTIONS.unpack_from(message.data, at + _SECTIONS_AT)
+        sizes.append(_HEADER_NBYTES + sum(sections))
+        at += sizes[-1]
+    return sizes if at == message.size else None
+
+
+def _float32(numel: int) -> torch.Tensor:
+    """Return float32 scratch memory, which the next call in this thread reuses."""
+    kept: torch.Tensor | None = getattr(_scratch, "kept", None)
+    if kept is None or kept.numel() < numel:
+        kept = _scratch.kept = torch.empty(numel, dtype=torch.float32, device="cpu")
+    return kept[:numel]
+
+
+def _poison(result: torch.Tensor) -> torch.Tensor:
+    """Return the bucket made infinite: in place, or a sparse tensor with infinite entries."""
+    if result.layout == torch.strided:
+        return result.fill_(torch.inf)
+    dims = result.sparse_dim()
+    at = torch.zeros((dims, 1), dtype=torch.int64, device=result.device)
+    shape = (1, *result.shape[dims:])
+    values = torch.full(shape, torch.inf, dtype=result.dtype, device=result.device)
+    return torch.sparse_coo_tensor(at, values, result.shape, is_coalesced=True)

@@ -14,8 +14,7 @@ from gradwire.errors import DeviceError, ExtensionError
 from gradwire.frame import Frame
 from gradwire.state import State
 from gradwire.torch.backends import cpu, host
-from gradwire.torch.backends.bucket import Bucket
-from gradwire.torch.backends.cpu import FrameBytes
+from gradwire.torch.backends.cpu import Bucket, FrameBytes
 from gradwire.torch.errors import warn
 
 

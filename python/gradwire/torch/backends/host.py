@@ -9,17 +9,29 @@ host. States are the core's.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from typing_extensions import override
 
 from gradwire._codec import Codec
 from gradwire.frame import Frame
 from gradwire.state import State
 from gradwire.torch.backends import cpu
-from gradwire.torch.backends.bucket import Bucket, DeviceBucket
-from gradwire.torch.backends.cpu import BYTES, INPUTS, OUTPUTS, FrameBytes, check, check_out
-from gradwire.torch.backends.staging import naming_loss, staging
+from gradwire.torch.backends.cpu import (
+    BYTES,
+    INPUTS,
+    OUTPUTS,
+    Bucket,
+    FrameBytes,
+    check,
+    check_out,
+    finite,
+)
+from gradwire.torch.backends.staging import Staging, naming_loss, staging
 
 name = "host"
 waits = True
@@ -128,3 +140,81 @@ def bucket(buffer: torch.Tensor, on_device: bool = False) -> Bucket:
     """
     stage = staging(buffer.device)
     return DeviceBucket(buffer, stage, on_device=True) if on_device else Bucket(buffer, stage)
+
+
+class DeviceBucket(Bucket):
+    """A bucket whose values are read and written on their device, by operations of torch.
+
+    The sending thread works on the stream of copies to the host, the receiving thread on that of
+    copies to the device. With ``on_device``, collectives read from the device. This class does not
+    encode or decode: `gradwire.torch.backends.cuda` does.
+    """
+
+    __slots__ = ("_on_device",)
+
+    def __init__(self, buffer: torch.Tensor, stage: Staging, *, on_device: bool) -> None:
+        super().__init__(buffer, stage)
+        self._on_device = on_device
+        if on_device:
+            self.frames_on, self._frames = buffer.device, stage
+
+    @property
+    @override
+    def values(self) -> torch.Tensor:
+        return self.buffer
+
+    @override
+    def sending(self) -> AbstractContextManager[None]:
+        return self._stage.reading(self._after)
+
+    @override
+    def receiving(self) -> AbstractContextManager[None]:
+        return self._stage.writing(self._after)
+
+    @override
+    def write_header(self, slot: torch.Tensor, front: NDArray[np.uint8]) -> None:
+        room = self._frames.empty(torch.Size([front.size]), torch.uint8)
+        room.numpy()[:] = front
+        self._frames.write(slot[: front.size], room)
+
+    @override
+    def pack(self, runs: Sequence[tuple[int, int]], out: torch.Tensor) -> bool:
+        if not runs:  # as of a rank of a node that has no share of a bucket
+            return True
+        parts = [self.buffer[start:stop] for start, stop in runs]
+        if self._on_device:
+            torch.cat(parts, out=out)
+            return finite(out, self._holds)
+        out.copy_(self._stage.read(torch.cat(parts)))
+        return finite(out)
+
+    @override
+    def _there(self, values: torch.Tensor) -> torch.Tensor:
+        return values if self._on_device else self._stage.upload(values, self.dtype)
+
+    @override
+    def scatter(self, places: Sequence[NDArray[np.int64]], values: torch.Tensor) -> None:
+        at = self._stage.upload(torch.from_numpy(np.concatenate(places)))
+        self.buffer[at] = self._there(values).to(self.dtype)
+
+    @override
+    def finite(self) -> bool:
+        self._fetched = None  # of the gradients: what is not finite is named from what is there now
+        return super().finite()
+
+    @override
+    def _holds(self, flag: torch.Tensor) -> bool:
+        return bool(self._stage.read(flag))
+
+    @override
+    def checksum(self) -> int | torch.Tensor:
+        return checksum(self.values)
+
+
+def checksum(values: torch.Tensor) -> torch.Tensor:
+    """Compute `Bucket.checksum`, modulo 2**64, on the device of the values."""
+    data = values.detach().view(torch.uint8)
+    words, rest = data.tensor_split([data.numel() // 8 * 8])
+    if words.storage_offset() % 8:
+        words = words.clone()
+    return words.view(torch.int64).sum() + rest.sum()

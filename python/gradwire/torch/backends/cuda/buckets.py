@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from gradwire._codec import Codec
-from gradwire.torch.backends.bucket import DeviceBucket, Encoded, SlotOrder, Table
+from gradwire.torch.backends.cpu import Encoded, SlotOrder, Table
 from gradwire.torch.backends.cuda import encoding, merging
 from gradwire.torch.backends.cuda.operators import takes
 from gradwire.torch.backends.cuda.slots import FilledSlot
 from gradwire.torch.backends.cuda.states import DeviceState, is_on_device
+from gradwire.torch.backends.host import DeviceBucket
 from gradwire.torch.backends.staging import naming_loss, staging
 
 _NONE = np.empty(0, np.uint32)

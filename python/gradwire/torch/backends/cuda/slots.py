@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gradwire.torch.backends.bucket import SlotAverages, SlotFacts, SlotOrder, Table
+from gradwire.torch.backends.cpu import SlotAverages, SlotFacts, SlotOrder, Table
 from gradwire.torch.backends.cuda import encoding
 from gradwire.torch.backends.cuda.operators import operators
 from gradwire.torch.backends.cuda.states import COLUMNS, Encoding

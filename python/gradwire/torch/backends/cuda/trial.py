@@ -25,8 +25,7 @@ from gradwire.frame import Frame
 from gradwire.memory import Residual
 from gradwire.quantize import BFloat16, Float8, Float16, Lossless
 from gradwire.torch.backends import cpu, cuda
-from gradwire.torch.backends.bucket import Bucket
-from gradwire.torch.backends.cpu import held
+from gradwire.torch.backends.cpu import Bucket, held
 from gradwire.torch.backends.cuda import encoding
 from gradwire.torch.backends.cuda.operators import takes
 from gradwire.torch.backends.staging import is_lost, lost, staging
