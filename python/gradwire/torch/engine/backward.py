@@ -13,7 +13,6 @@ from gradwire.torch.engine.bucket_contents import BucketContents, BucketContents
 from gradwire.torch.engine.config import GradScaler
 from gradwire.torch.engine.consensus import agree
 from gradwire.torch.engine.engine import Engine
-from gradwire.torch.engine.grad_tracker import GradSource
 from gradwire.torch.engine.optimizer_link import OptimizerLink
 from gradwire.torch.engine.pipeline import ExchangePipeline, broken_by, unscaled
 from gradwire.torch.engine.scheduler import Scheduler
@@ -311,8 +310,10 @@ class BackwardPasses:
         def prepare() -> None:
             undo()
             link.take_over()
-            for parameter, read in rates:
-                parameter.set_rate(read())
+            for read, parameters in rates:
+                rate = read()
+                for parameter in parameters:
+                    parameter.set_rate(rate)
 
         self.last = link.last = Step(self.step, prepare=prepare, applied=self._joining())
         return None
@@ -361,9 +362,7 @@ class BackwardPasses:
     def _mark(self, layout: BucketContents) -> None:
         """Record what ``.grad`` of a bucket's parameters holds, or will hold."""
         if self._link is not None:
-            origins = self._link.tracker
-            origins.exchanged(layout.compressed, GradSource.SENT)
-            origins.exchanged((piece.parameter for piece in layout.dense), GradSource.AVERAGED)
+            self._link.tracker.exchanged(layout)
 
     def _scale(self) -> Callable[[], float]:
         """Return a function that reads the loss scale of this pass."""

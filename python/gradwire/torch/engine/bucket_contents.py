@@ -60,6 +60,7 @@ class BucketContents:
         self.dtype = dtype
         self.digest = digest  # ranks compare it before they read each other's bytes
         self.compressed = tuple(piece.parameter for piece in self.pieces)
+        self.uncoded = tuple(piece.parameter for piece in self.dense)
         # Start and stop of each piece, alternating.
         self.ends = [end for piece in self.pieces for end in (piece.start, piece.stop)]
         self.counters = Counters(len(parameters)) if counters is None else counters

@@ -69,7 +69,10 @@ class OptimizerLink:
         self._parameters = {id(each.tensor): each for each in parameters}
         self._optimizer = optimizer
         self._warned: set[str] = set()  # of what: each is said once
-        self._updates = any(each.codec.memory.updates for each in parameters)
+        # By ids of tensors: the parameters whose codec applies the learning rate.
+        self._updated = {
+            key: each for key, each in self._parameters.items() if each.codec.memory.updates
+        }
         # The optimizer must know that, because no other gradient may be added to an update.
         self._computed = any(each.computed for each in parameters)
         self._watches = self._computed and not scaled
@@ -157,7 +160,7 @@ class OptimizerLink:
         if self._stepping or wraps:
             return
         both = _held(optimizer) & _held(self._optimizer)
-        sent = self.tracker.kept(each for key, each in self._parameters.items() if key in both)
+        sent = self.tracker.holding(each for key, each in self._parameters.items() if key in both)
         if sent:
             raise UpdateError(
                 f"{name_of(optimizer)} would apply gradients that were exchanged for another "
@@ -185,7 +188,7 @@ class OptimizerLink:
         last = self.last
         if last is None or not isinstance(last.error, GradientError):
             return
-        if self.tracker.kept(last.asked):
+        if self.tracker.holding(last.asked):
             raise fresh(last.error)
 
     def prepare(self) -> dict[int, bool]:
@@ -196,7 +199,7 @@ class OptimizerLink:
         `torch.distributed.checkpoint` makes steps with gradients of zero, so that an optimizer has
         a state, and parameters with a codec need none.
         """
-        self.tracker.read_pending()
+        self.tracker.read_flags()
         sent = unsent = False
         for mark in self.tracker.marks:
             parameter, origin = mark.parameter, mark.origin
@@ -209,10 +212,10 @@ class OptimizerLink:
             elif origin is GradSource.SENT:
                 sent = True
             elif origin is GradSource.UNKNOWN:
-                unsent = unsent or mark.value is not None
+                unsent = unsent or not mark.is_zero
             elif parameter.computed:
                 unsent = unsent or origin is GradSource.AVERAGED
-                if origin is GradSource.MIXED and mark.value is not None:
+                if origin is GradSource.MIXED and not mark.is_zero:
                     raise _mixed(parameter.name)
         if sent and self.last is not None and self.last.finished and not self.last.counted:
             raise UpdateError(
@@ -242,18 +245,13 @@ class OptimizerLink:
         if self._watches:
             fused = getattr(self._optimizer, "grad_scale", None) is not None  # not in .grad then
             self._warn_once(_CHANGED, "", fused or self.tracker.changed())
-        for at, group in enumerate(self._optimizer.param_groups if self._updates else ()):
-            if at not in self._rates and not any(map(self._is_updated, group["params"])):
+        for at, group in enumerate(self._optimizer.param_groups if self._updated else ()):
+            if at not in self._rates and self._updated.keys().isdisjoint(map(id, group["params"])):
                 continue
             before, now = self._rates.get(at, 0.0), group["lr"]
             known = not isinstance(before, torch.Tensor) and not isinstance(now, torch.Tensor)
             detail = f", from {before:g} to {now:g} in group {at}" if known else ""
             self._warn_once(_LATE, detail, before != now)
-
-    def _is_updated(self, tensor: torch.Tensor) -> bool:
-        """Tell whether the codec of a parameter applies the learning rate."""
-        found = self._parameters.get(id(tensor))
-        return found is not None and found.codec.memory.updates
 
     def _warn_once(self, text: str, detail: str, flag: bool | torch.Tensor) -> None:
         """Warn if the flag is set, once it can be read without waiting for a device."""
@@ -305,7 +303,7 @@ class OptimizerLink:
         last = self.last
         if last is None or last.applied or last.error is not None or not last.finished:
             return None
-        kept = {each.name for each in self.tracker.kept(last.asked)}
+        kept = {each.name for each in self.tracker.holding(last.asked)}
         cleared = [each for name, each in last.encoded.items() if name not in kept]
         if cleared and not self._stepping:  # LBFGS makes passes within its step
             self._check_undone()
@@ -333,25 +331,27 @@ class OptimizerLink:
                 "within handle.paused()"
             )
 
-    def rates(self) -> list[tuple[ParameterSlot, Callable[[], float]]]:
-        """Return a reader of each learning rate, 0 if in no group; the sender calls it."""
-        if not self._updates:
+    def rates(self) -> list[tuple[Callable[[], float], list[ParameterSlot]]]:
+        """Return a reader of each learning rate, with the parameters whose codec applies it.
+
+        The sending thread calls it. The rate of parameters that are in no group is 0.
+        """
+        if not self._updated:
             return []
-        known = (key for key, each in self._parameters.items() if each.codec.memory.updates)
-        rates: dict[int, Callable[[], float]] = dict.fromkeys(known, float)
         self._rates.clear()
-        for at, group in enumerate(self._optimizer.param_groups):
-            rate = group["lr"]
-            read: Callable[[], float] = functools.partial(float, rate)
-            if isinstance(rate, torch.Tensor):
-                rate = rate.clone()
-                read = backends.backend_for(rate).number(rate)
-            if any(map(self._is_updated, group["params"])):
-                self._rates[at] = rate
-            for each in group["params"]:
-                if id(each) in rates:
-                    rates[id(each)] = read
-        return [(self._parameters[key], read) for key, read in rates.items()]
+        rates: list[tuple[Callable[[], float], list[ParameterSlot]]] = []
+        absent = dict(self._updated)
+        for index, group in enumerate(self._optimizer.param_groups):
+            ids = [key for key in map(id, group["params"]) if key in absent]
+            if ids:
+                rate = group["lr"]
+                read: Callable[[], float] = functools.partial(float, rate)
+                if isinstance(rate, torch.Tensor):
+                    rate = rate.clone()
+                    read = backends.backend_for(rate).number(rate)
+                self._rates[index] = rate
+                rates.append((read, [absent.pop(key) for key in ids]))
+        return [*rates, (float, list(absent.values()))]
 
     def watch(self) -> None:
         """Remember the averages of a pass, to detect changes."""
@@ -371,7 +371,7 @@ class OptimizerLink:
             return
         kept = self._optimizer.state
         for parameter in self._parameters.values():
-            if not (parameter.compressed and parameter.computed) or parameter.tensor not in kept:
+            if not parameter.computed or parameter.paused or parameter.tensor not in kept:
                 continue
             begins = parameter.state.step == 0
             # The momentum of weight decay stays with the optimizer.

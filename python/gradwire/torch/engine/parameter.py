@@ -1,6 +1,5 @@
 """The slot of a parameter: its codec, state, size limit and memory order."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
@@ -76,14 +75,16 @@ class SizeLimit:
             wanted = FLOOR
         return wanted if wanted < self._bound else self._bound
 
-    def observe(self, wanted: int) -> None:
-        """Record the largest size, in bytes, that any rank wanted to send."""
+    def observe(self, wanted: int) -> list[int]:
+        """Record the largest size, in bytes, that any rank wanted; return the `state` before."""
+        before = [self._mean8, self._dev4]
         if self._mean8 == _UNSEEN:
             self._mean8, self._dev4 = 8 * wanted, 2 * wanted
-            return
-        error = wanted - (self._mean8 >> 3)
-        self._mean8 += error
-        self._dev4 += abs(error) - (self._dev4 >> 2)
+        else:
+            error = wanted - (self._mean8 >> 3)
+            self._mean8 += error
+            self._dev4 += abs(error) - (self._dev4 >> 2)
+        return before
 
     def reset(self) -> None:
         """Forget every observation."""
@@ -116,6 +117,7 @@ class ParameterSlot:
     # in the model, and how many of them a bucket has. Headers of frames count as entries.
     run: tuple[int, int] = (0, 1)
     paused: bool = False  # it is sent dense at present, and keeps its state
+    computed: bool = False  # its codec does part of the optimizer's work, and sends updates
     # float32, shape (numel,): the sum of this rank's gradients, if a schedule needs it, and the
     # same sum without the last gradient.
     measured: NDArray[np.float32] | None = None
@@ -133,17 +135,15 @@ class ParameterSlot:
     @property
     def compressed(self) -> bool:
         """Whether it is currently sent compressed."""
-        return self.has_state and not self.paused
-
-    @property
-    def computed(self) -> bool:
-        """Whether its codec does part of the optimizer's work, and sends updates."""
-        return self.has_state and (self.codec.memory.updates or self.codec.memory.corrects)
+        return self.state is not None and not self.paused
 
     def set_rate(self, rate: float) -> None:
-        """Have a codec that computes steps make them with this learning rate of the optimizer."""
+        """Have a codec that computes steps make them with this learning rate of the optimizer.
+
+        Steps are as long as if the second moment had been multiplied by the ratio.
+        """
         self.rate = rate
-        self._write_rate()
+        self.state.learning_rate = rate / (1.0 if self.ratio is None else self.ratio.root)
 
     def measure_ratio(self, found: float, ranks: int) -> "tuple[SquareRatio | None, Any]":
         """Use a measurement in this step already; return what `restore_ratio` takes to undo it."""
@@ -157,7 +157,8 @@ class ParameterSlot:
             factor = np.float32(self.ratio.correction(before.made_with, memory.beta2, steps))
             corrected = cast("NDArray[np.float32]", self.state.second_moment) * factor
             self.state.load_state_dict({**held, "second_moment": corrected})
-        self._write_rate()
+        if self.rate is not None:
+            self.set_rate(self.rate)
         return before, moment
 
     def restore_ratio(self, before: "tuple[SquareRatio | None, Any]") -> None:
@@ -165,13 +166,8 @@ class ParameterSlot:
         self.ratio, moment = before
         if moment is not None:
             self.state.load_state_dict({**self.state.state_dict(), "second_moment": moment})
-        self._write_rate()
-
-    def _write_rate(self) -> None:
-        # Steps are as long as if the second moment had been multiplied by the ratio.
         if self.rate is not None:
-            root = 1.0 if self.ratio is None else math.sqrt(self.ratio.factor)
-            self.state.learning_rate = self.rate / root
+            self.set_rate(self.rate)
 
     def measure(self, gradient: NDArray[Any]) -> None:
         """Add a gradient to the measured sum; `unmeasure` subtracts it exactly."""
@@ -317,6 +313,7 @@ def set_codec(parameter: ParameterSlot, codec: Codec) -> None:
     if parameter.codec == codec:
         return
     parameter.codec = codec
+    parameter.computed = codec.memory.updates or codec.memory.corrects
     # Without a memory, trimmed entries would be lost; and a frame of all entries cannot be trimmed.
     fixed = not (codec.memory.keeps and codec.sparsify.selects)
     parameter.limit = SizeLimit(codec.max_encoded_len(parameter.numel), fixed=fixed)

@@ -8,11 +8,12 @@ ratio of the squares, which makes the learning rate of uncompressed training the
 number of ranks.
 """
 
+import math
 from typing import Any, NamedTuple
 
 from gradwire import _validate
 
-INTERVAL = 16  # a parameter is measured in its first 16 steps, and then in every sixteenth
+INTERVAL = 16  # a parameter is measured in the first 16 steps that use it, then in every 16th
 
 
 class SquareRatio(NamedTuple):
@@ -33,6 +34,11 @@ class SquareRatio(NamedTuple):
     def factor(self) -> float:
         """What the second moment counts as multiplied by."""
         return self.mean if self.made_with is None else self.made_with
+
+    @property
+    def root(self) -> float:
+        """What steps are divided by."""
+        return math.sqrt(self.mean if self.made_with is None else self.made_with)
 
     def is_due(self, step: int) -> bool:
         """Tell whether to measure in this step."""

@@ -244,8 +244,7 @@ class AllGatherExchange(ExchangeBase):
         records = plan.read_records(headers)
         # All limits come first: they must agree on all ranks whatever happens below.
         wanted = records["wanted"].max(axis=0).astype(np.int64)
-        for parameter, nbytes in zip(layout.compressed, wanted.tolist(), strict=True):
-            task.step.observe(parameter, nbytes)
+        task.step.observe(layout.compressed, wanted.tolist())
         unused = records["zero"].astype(bool).min(axis=0)
         task.step.undo(map(layout.compressed.__getitem__, np.flatnonzero(unused)))
         spent = None if slots.averages is None else slots.averages.nanoseconds

@@ -130,5 +130,5 @@ class LeaderExchange(ValueSumExchange):
             selection.positions[index] = positions
             selection.counts[index] = positions.size
             selection.nbytes[index] = nbytes
-            task.step.observe(parameter, wanted)
+            task.step.observe([parameter], [wanted])
             at += nbytes

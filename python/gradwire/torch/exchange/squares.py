@@ -21,14 +21,18 @@ ENTRIES = 1 << 16  # of a tensor, at most, at a time
 
 
 def find_due(task: BucketTask) -> list[BucketSlice]:
-    """Return the pieces of a bucket whose ratios are due, the same on every rank."""
-    due = []
+    """Return the pieces of a bucket whose ratios are due, the same on every rank.
+
+    One without a ratio is due in every 16th step: if its gradients are zero, which gives no
+    measurement, a collective in each step would be in vain.
+    """
+    step, due = task.step.number, []
     for piece in task.layout.pieces:
         parameter = piece.parameter
         # Without an optimizer, whoever makes the steps says how long they are.
         if parameter.rate is not None and parameter.codec.memory.updates:
             ratio = parameter.ratio
-            if ratio is None or ratio.is_due(task.step.number):
+            if step % INTERVAL == 0 if ratio is None else ratio.is_due(step):
                 due.append(piece)
     return due
 
