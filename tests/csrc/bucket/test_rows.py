@@ -16,9 +16,7 @@ from tests.presets.examples import made_for_kernels
 ROW, TILE = 1024, 2048
 LENGTHS = (TILE, 2 * TILE, 3 * ROW, TILE + 1)
 DTYPES = (np.float32, np.float64, np.float16, ml_dtypes.bfloat16)
-SELECTING = (
-    *(sparsify.TopK(ratio=0.05), sparsify.RandomK(ratio=0.1), sparsify.SID(0.02)),
-)
+SELECTING = (*(sparsify.TopK(ratio=0.05), sparsify.RandomK(ratio=0.1), sparsify.SID(0.02)),)
 
 
 def codec(part: sparsify.Sparsifier, kept: memory.Memory) -> gradwire.Codec:

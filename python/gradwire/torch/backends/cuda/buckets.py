@@ -51,10 +51,13 @@ class CUDABucket(DeviceBucket):
     ) -> tuple[Table, Exception | None]:
         if not _are_for_kernels(states, codecs):
             held = [state.on_host() for state in states]
-            room = self._frames.empty(torch.Size([sum(limits)]), torch.uint8)
-            encoded = super().encode(codecs, held, ends, limits, positions, room, scale)
-            nbytes = int(encoded[0].reshape(-1, 6)[:, 0].sum())
-            self._frames.write(out[:nbytes], room[:nbytes])
+            frames = out
+            if self._on_device:
+                frames = self._stage.empty(torch.Size([sum(limits)]), torch.uint8)
+            encoded = super().encode(codecs, held, ends, limits, positions, frames, scale)
+            if self._on_device:
+                nbytes = int(encoded[0].reshape(-1, 6)[:, 0].sum())
+                self._stage.write(out[:nbytes], frames[:nbytes])
             return encoded
         start, frames = time.perf_counter(), out
         if not self._on_device:
