@@ -241,9 +241,7 @@ class DeviceState(StateBase):
         with self._used():
             if self._host is None:
                 buffer = self._current()[1].get(name)
-                return (
-                    None if buffer is None else buffer.to("cpu", torch.float32, copy=True).numpy()
-                )
+                return None if buffer is None else buffer.float().to("cpu", copy=True).numpy()
             array: NDArray[np.float32] | None = getattr(self._host, name)
             return array
 
@@ -485,10 +483,8 @@ def rollback(states: Sequence[Any]) -> None:
         for device, own in there.items():
             stage = staging(device)
             pieces = completed([state._codec for state in own], [state.numel for state in own])
-            with (
-                naming_loss(device),
-                stage.writing(),
-            ):  # the caller's stream may have all of a backward pass before it
+            # The caller's stream may have all of a backward pass before it.
+            with naming_loss(device), stage.writing():
                 operators().rollback_bucket(pieces, [state._device for state in own])
                 stage.wait(stage.mark())  # the next encode may be on another stream
             for state in own:

@@ -196,8 +196,7 @@ def _steps(
     That is a value for each case, or one for all.
     """
     codecs, numels = [case.codec for case in tried], [case.numel for case in tried]
-    stops = list(itertools.accumulate(numels))
-    ends = [end for pair in zip([0, *stops], stops, strict=False) for end in pair]
+    ends = encoding.ends_of(numels)
     states = [module.init_state(case.codec, case.numel, case.title, 3) for case in tried]
     bounds = [codec.max_encoded_len(n) for codec, n in zip(codecs, numels, strict=True)]
     positions = [np.arange(0, n, 99, dtype=np.uint32) if len(tried) == 1 else None for n in numels]
