@@ -1,6 +1,5 @@
 """All kernels are loaded before the first is launched: CUDA would wait to load one in between."""
 
-import ctypes
 import re
 import subprocess
 
@@ -26,8 +25,7 @@ def listed() -> list[str]:
 @pytest.fixture(scope="module")
 def loaded():
     """How many kernels were loaded since; of those from now on the device may refuse one."""
-    emulate()
-    return ctypes.CDLL(str(build())).emulated_loaded
+    return emulate()._library.emulated_loaded
 
 
 def test_every_kernel_is_in_the_list_of_its_source() -> None:
