@@ -113,7 +113,7 @@ def test_a_parameter_that_gave_no_measurement_is_due_in_every_sixteenth_step() -
     contents = BucketContents([slot], torch.float32)
 
     def is_due(step: int) -> bool:
-        return bool(find_due(cast(Any, SimpleNamespace(layout=contents, step=Step(step)))))
+        return bool(find_due(cast(Any, SimpleNamespace(contents=contents, step=Step(step)))))
 
     assert [step for step in range(40) if is_due(step)] == [0, 16, 32]
     slot.ratio = SquareRatio().with_measurement(0.5, 2)

@@ -66,15 +66,15 @@ class OptimizerLink:
     def __init__(
         self, optimizer: Optimizer, parameters: list[ParameterSlot], *, scaled: bool
     ) -> None:
-        self._parameters = {id(each.tensor): each for each in parameters}
+        self._parameters = {id(slot.tensor): slot for slot in parameters}
         self._optimizer = optimizer
         self._warned: set[str] = set()  # of what: each is said once
         # By ids of tensors: the parameters whose codec applies the learning rate.
         self._updated = {
-            key: each for key, each in self._parameters.items() if each.codec.memory.updates
+            key: slot for key, slot in self._parameters.items() if slot.codec.memory.updates
         }
         # The optimizer must know that, because no other gradient may be added to an update.
-        self._computed = any(each.computed for each in parameters)
+        self._computed = any(slot.computed for slot in parameters)
         self._watches = self._computed and not scaled
         # Rates of the groups with such parameters as the last pass began: copies of tensors.
         self._rates: dict[int, float | torch.Tensor] = {}
@@ -119,10 +119,10 @@ class OptimizerLink:
                 mark.remove()
             for hook in hooks:
                 hook.remove()
-            kept, link = optimizer(), mine()
+            optimizer_alive, link = optimizer(), mine()
             adapts = None if adapter is None else adapter()
-            if adapts is not None and kept is not None and link is not None:
-                adapts.detach(kept, link)
+            if adapts is not None and optimizer_alive is not None and link is not None:
+                adapts.detach(optimizer_alive, link)
 
         return release
 
@@ -141,8 +141,8 @@ class OptimizerLink:
 
     def _check_options(self) -> None:
         theirs: dict[Codec, list[ParameterSlot]] = {}
-        for each in self._parameters.values():
-            theirs.setdefault(each.codec, []).append(each)
+        for slot in self._parameters.values():
+            theirs.setdefault(slot.codec, []).append(slot)
         for codec, parameters in theirs.items():
             check_pairing(codec, self._optimizer, parameters)
         if not self._had_momentum and has_momentum(self._optimizer):
@@ -156,11 +156,11 @@ class OptimizerLink:
         The attached optimizer's step may consist of other optimizers' steps, and a wrapper that has
         it as an attribute makes its step.
         """
-        wraps = any(each is self._optimizer for each in vars(optimizer).values())
+        wraps = any(attribute is self._optimizer for attribute in vars(optimizer).values())
         if self._stepping or wraps:
             return
         both = _held(optimizer) & _held(self._optimizer)
-        sent = self.tracker.holding(each for key, each in self._parameters.items() if key in both)
+        sent = self.tracker.holding(slot for key, slot in self._parameters.items() if key in both)
         if sent:
             raise UpdateError(
                 f"{name_of(optimizer)} would apply gradients that were exchanged for another "
@@ -273,8 +273,8 @@ class OptimizerLink:
 
     def refusal(self) -> UpdateError | None:
         """Return the error that forbids to exchange a pass now, if any."""
-        found = self.tracker.mixed() if self._computed else None
-        return None if found is None else _mixed(found.name)
+        slot = self.tracker.mixed() if self._computed else None
+        return None if slot is None else _mixed(slot.name)
 
     def restart(self) -> None:
         """Continue from a checkpoint; the optimizer loads its own half."""
@@ -303,11 +303,11 @@ class OptimizerLink:
         last = self.last
         if last is None or last.applied or last.error is not None or not last.finished:
             return None
-        kept = {each.name for each in self.tracker.holding(last.asked)}
-        cleared = [each for name, each in last.encoded.items() if name not in kept]
+        unapplied = {slot.name for slot in self.tracker.holding(last.asked)}
+        cleared = [slot for name, slot in last.encoded.items() if name not in unapplied]
         if cleared and not self._stepping:  # LBFGS makes passes within its step
             self._check_undone()
-        return last, cleared, bool(last.asked) and not kept
+        return last, cleared, bool(last.asked) and not unapplied
 
     def _check_undone(self) -> None:
         """Raise an UpdateError if passes are undone while something else trains the model.
@@ -319,8 +319,8 @@ class OptimizerLink:
         if self.undone < _PATIENCE - 1:
             return
         with torch.no_grad():
-            every = [local(each.tensor) for each in self._parameters.values()]
-            sums = torch.stack([each.sum(dtype=torch.float64).cpu() for each in every])
+            tensors = [local(slot.tensor) for slot in self._parameters.values()]
+            sums = torch.stack([tensor.sum(dtype=torch.float64).cpu() for tensor in tensors])
         before, self._sums = self._sums, sums.view(torch.int64)
         if self.undone >= _PATIENCE and before is not None and not before.equal(self._sums):
             raise UpdateError(
@@ -369,14 +369,14 @@ class OptimizerLink:
         """
         if not self._computed:
             return
-        kept = self._optimizer.state
+        states = self._optimizer.state
         for parameter in self._parameters.values():
-            if not parameter.computed or parameter.paused or parameter.tensor not in kept:
+            if not parameter.computed or parameter.paused or parameter.tensor not in states:
                 continue
             begins = parameter.state.step == 0
             # The momentum of weight decay stays with the optimizer.
             if begins or anew or parameter.codec.memory.updates:
-                moments = kept.pop(parameter.tensor)
+                moments = states.pop(parameter.tensor)
                 if begins or parameter.codec.memory.corrects or is_ahead(moments, parameter):
                     start_with(parameter, moments)
 
@@ -388,15 +388,15 @@ class OptimizerLink:
         the optimizer, which has that of weight decay. With shards, the channel connects the ranks
         that own the same shard.
         """
-        for each in parameters:
-            memory, tensor = each.codec.memory, each.tensor
-            if memory.updates and each.state.step > 0:
-                self._optimizer.state[tensor] = second_moments(each, channel)
-            elif memory.corrects and each.state.step > 0:
+        for slot in parameters:
+            memory, tensor = slot.codec.memory, slot.tensor
+            if memory.updates and slot.state.step > 0:
+                self._optimizer.state[tensor] = second_moments(slot, channel)
+            elif memory.corrects and slot.state.step > 0:
                 state = self._optimizer.state[tensor]
                 if state.get("momentum_buffer") is None:
                     state["momentum_buffer"] = torch.zeros_like(tensor)
-                local(state["momentum_buffer"]).add_(mean_momentum(each, channel))
+                local(state["momentum_buffer"]).add_(mean_momentum(slot, channel))
 
     def give_all_back(self) -> Callable[[Channel], None] | None:
         """Return a function that hands all missing moments to the optimizer; None if none are."""
@@ -405,29 +405,29 @@ class OptimizerLink:
 
     def moments(self) -> dict[torch.Tensor, dict[str, Any]]:
         """Return the states that the optimizer lacks, from this rank's own second moments."""
-        return {each.tensor: second_moments(each) for each in self._whole()}
+        return {slot.tensor: second_moments(slot) for slot in self._whole()}
 
     def _whole(self) -> list[ParameterSlot]:
         """Return the undivided parameters whose second moments the codec keeps."""
         return [
-            each
-            for each in self._parameters.values()
-            if each.codec.memory.updates
-            and each.state.step > 0
-            and each.share is None
-            and not each.paused
+            slot
+            for slot in self._parameters.values()
+            if slot.codec.memory.updates
+            and slot.state.step > 0
+            and slot.share is None
+            and not slot.paused
         ]
 
 
 def _before_step(link: "weakref.ref[OptimizerLink]", optimizer: Optimizer, *_: object) -> None:
     """Call `before_step` of the link, if it still exists."""
-    if (found := link()) is not None:
-        found.before_step(optimizer)
+    if (alive := link()) is not None:
+        alive.before_step(optimizer)
 
 
 def _held(optimizer: Optimizer) -> set[int]:
     """Return the ids of the parameters of an optimizer."""
-    return {id(each) for group in optimizer.param_groups for each in group["params"]}
+    return {id(tensor) for group in optimizer.param_groups for tensor in group["params"]}
 
 
 def _mixed(name: str) -> UpdateError:

@@ -26,7 +26,7 @@ def plain_names(named: Mapping[str, T]) -> dict[str, T]:
 
     A checkpoint may be saved with `torch.compile` and loaded without it, or vice versa.
     """
-    plain = {name.replace("_orig_mod.", ""): each for name, each in named.items()}
+    plain = {name.replace("_orig_mod.", ""): value for name, value in named.items()}
     return plain if len(plain) == len(named) else dict(named)
 
 
@@ -145,18 +145,18 @@ class ParameterSlot:
         self.rate = rate
         self.state.learning_rate = rate / (1.0 if self.ratio is None else self.ratio.root)
 
-    def measure_ratio(self, found: float, ranks: int) -> "tuple[SquareRatio | None, Any]":
+    def measure_ratio(self, measurement: float, ranks: int) -> "tuple[SquareRatio | None, Any]":
         """Use a measurement in this step already; return what `restore_ratio` takes to undo it."""
         before = self.ratio
-        self.ratio = (before or SquareRatio()).with_measurement(found, ranks)
+        self.ratio = (before or SquareRatio()).with_measurement(measurement, ranks)
         moment = None
         if before is not None and before.made_with is not None and self.ratio.made_with is None:
-            held = self.state.state_dict()
-            moment, memory = held["second_moment"], cast("Any", self.codec.memory)
-            steps = held["scalars"]["second_moment_steps"]
+            state = self.state.state_dict()
+            moment, memory = state["second_moment"], cast("Any", self.codec.memory)
+            steps = state["scalars"]["second_moment_steps"]
             factor = np.float32(self.ratio.correction(before.made_with, memory.beta2, steps))
             corrected = cast("NDArray[np.float32]", self.state.second_moment) * factor
-            self.state.load_state_dict({**held, "second_moment": corrected})
+            self.state.load_state_dict({**state, "second_moment": corrected})
         if self.rate is not None:
             self.set_rate(self.rate)
         return before, moment
@@ -206,7 +206,7 @@ class ParameterSlot:
     def nbytes(self) -> int:
         """Bytes kept for it between steps. Call it when no other thread uses the state."""
         measured = (self.measured, self.measured_before)
-        sums = sum(each.nbytes for each in measured if each is not None)
+        sums = sum(total.nbytes for total in measured if total is not None)
         return sums + (self.state.nbytes if self.has_state else 0)
 
     @property
@@ -255,11 +255,15 @@ def observe(parameter: ParameterSlot) -> None:
     shape, strides, before = parameter.tensor.shape, laid_out(parameter.tensor), parameter.strides
     if before is not None and not _same(shape, strides, before):
         saved = parameter.state.state_dict()
-        held = {
-            each: to_logical(saved[each], parameter) for each in BUFFERS if saved[each] is not None
+        buffers = {
+            buffer: to_logical(saved[buffer], parameter)
+            for buffer in BUFFERS
+            if saved[buffer] is not None
         }
         parameter.strides = strides
-        moved = {each: to_memory(values, parameter, values.dtype) for each, values in held.items()}
+        moved = {
+            buffer: to_memory(values, parameter, values.dtype) for buffer, values in buffers.items()
+        }
         parameter.state.load_state_dict(saved | moved)
     parameter.strides = strides
 
@@ -348,7 +352,7 @@ def with_second_moment(state: State, values: NDArray[Any], steps: int) -> dict[s
     started at 0, a converged moment would count as a thousand times as large, and steps would be
     far too small.
     """
-    held = state.state_dict()
-    step = max(steps, int(held["step"]))
-    scalars = {**held["scalars"], "second_moment_steps": float(steps)}
-    return {**held, "second_moment": values, "step": step, "scalars": scalars}
+    saved = state.state_dict()
+    step = max(steps, int(saved["step"]))
+    scalars = {**saved["scalars"], "second_moment_steps": float(steps)}
+    return {**saved, "second_moment": values, "step": step, "scalars": scalars}

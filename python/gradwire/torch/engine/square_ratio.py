@@ -44,10 +44,10 @@ class SquareRatio(NamedTuple):
         """Tell whether to measure in this step."""
         return self.measurements < INTERVAL or step % INTERVAL == 0
 
-    def with_measurement(self, found: float, ranks: int) -> "SquareRatio":
+    def with_measurement(self, measurement: float, ranks: int) -> "SquareRatio":
         """Return the ratio with one more measurement, which by chance may be above 1."""
         count = min(self.measurements + 1, INTERVAL)
-        mean = self.mean + (found - self.mean) / count if self.measurements else found
+        mean = self.mean + (measurement - self.mean) / count if self.measurements else measurement
         mean = min(max(mean, 1.0 / ranks), 1.0)
         return SquareRatio(mean, count, None if count == INTERVAL else self.made_with)
 
@@ -63,8 +63,8 @@ class SquareRatio(NamedTuple):
         a mean of 0.2, and 1 before, 1 / (0.84 * 0.2 + 0.16) makes the whole as large as if all
         were.
         """
-        own = INTERVAL - 1
-        taken_over: float = beta2**own * (1 - beta2 ** (steps - own)) / (1 - beta2**steps)
+        last = INTERVAL - 1
+        taken_over: float = beta2**last * (1 - beta2 ** (steps - last)) / (1 - beta2**steps)
         return 1 / (taken_over * self.mean / made_with + 1 - taken_over)
 
     @classmethod

@@ -40,9 +40,9 @@ class Step:
         for parameter, nbytes in zip(parameters, wanted, strict=True):
             self.limits.append((parameter.limit, parameter.limit.observe(nbytes)))
 
-    def measure_ratio(self, parameter: ParameterSlot, found: float, ranks: int) -> None:
+    def measure_ratio(self, parameter: ParameterSlot, measurement: float, ranks: int) -> None:
         """Record a measurement, and use it: for the rate of this step, and for moments."""
-        self.ratios.append((parameter, parameter.measure_ratio(found, ranks)))
+        self.ratios.append((parameter, parameter.measure_ratio(measurement, ranks)))
 
     def undo(self, parameters: Iterable[ParameterSlot]) -> None:
         """Roll back the states of these parameters to what they were before this step."""
@@ -77,7 +77,7 @@ class BucketTask:
     the reason why this rank has no gradients to encode, which the exchange tells the other ranks.
     """
 
-    layout: BucketContents
+    contents: BucketContents
     bucket: Bucket
     step: Step
     last: bool
@@ -101,7 +101,7 @@ class InFlightBucket:
     sequence: int  # its number since `attach` or the last resume
     works: tuple[Work, ...] = ()  # collectives to wait for
     collectives: int = 1  # including completed ones
-    contents: object = None  # what the exchange needs to complete it
+    payload: object = None  # what the exchange needs to complete it
     room: int = 0  # bytes that this rank passes to the collectives, including unused room
     wire: float = 0.0  # bytes that this rank sends
     sent: float = 0.0  # by time.perf_counter: the collectives were started
