@@ -93,7 +93,7 @@ def kept(nursery: Nursery) -> Iterator[Callable[[int, str], Ranks]]:
         if key not in sets:
             encodes = {"carried": "cuda", "values": "host"}.get(backend)
             if backend == "carried":
-                build(operators=True)  # before the ranks, which have no time for it
+                build()  # before the ranks, which have no time for it
             transport = "gloo" if encodes is None else "carrier"
             sets[key] = Ranks(nursery, world_size, backend=encodes or backend, transport=transport)
         return sets[key]

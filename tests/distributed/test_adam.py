@@ -27,10 +27,10 @@ from gradwire.memory import AdamCorrection
 from gradwire.quantize import BFloat16
 from gradwire.schedule import Accordion, DenseWarmUp, WarmUp
 from gradwire.sparsify import SID, All, TopK
-from gradwire.torch.backends.signed_sums import sample
 from gradwire.torch.checkpoint.format import Policy
 from gradwire.torch.ddp import ExchangeError, GradientError, PairingWarning
 from gradwire.torch.exchange import squares
+from gradwire.torch.exchange.squares import sample
 from tests.distributed.ranks import alike, on
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
