@@ -217,7 +217,6 @@ def stored(codec: gradwire.Codec) -> Iterator[str]:
         with contextlib.suppress(ValueError):
             if options.keys() <= names:
                 memory = dataclasses.replace(codec.memory, **options)
-                codec.exchange.check_memory(memory)
                 stored = codec.replace(memory=memory).for_shape(SHAPE)
                 cell = f"{stored.init_state(numel).nbytes / numel:g}"
         yield cell

@@ -3,12 +3,22 @@
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from gradwire import _validate
+from gradwire._validate import Check, Clip, Seed
 from gradwire.memory.base import Memory
+
+_Decay = Annotated[float, Check(_validate.positive, below=1)]
+
+
+def _normal(name: str, value: object) -> float:
+    number = _validate.real(name, value)
+    if not float(np.finfo(np.float32).tiny) <= number < math.inf:
+        raise ValueError(f"{name} must be above 0 and a normal float32, got {value!r}")
+    return number
 
 
 @dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
@@ -46,21 +56,15 @@ class MomentumCorrection(Memory):
     Distributed Training", ICLR 2018, sections 3.2 (correction, clipping) and 3.3 (masking).
     """
 
-    momentum: float | None = None
+    momentum: _Decay | None = None
     nesterov: bool | None = None
     masking: bool = True
-    clip: float | None = None
+    clip: Clip | None = None
     kind: ClassVar[str] = "momentum_correction"
     keeps: ClassVar[bool] = True
     corrects: ClassVar[bool] = True
     updates: ClassVar[bool] = False
     _OPTIMIZER_DEFAULTS: ClassVar[Mapping[str, Any]] = {"momentum": 0.9, "nesterov": False}
-
-    def __post_init__(self) -> None:
-        self._check_given("momentum", _validate.positive, below=1)
-        self._check_given("nesterov", _validate.boolean)
-        _validate.boolean("masking", self.masking)
-        self._check_given("clip", _validate.clip)
 
 
 @dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
@@ -121,21 +125,13 @@ class AdamCorrection(Memory):
     with error feedback.
     """
 
-    beta2: float | None = None
-    eps: float | None = None
+    beta2: _Decay | None = None
+    eps: Annotated[float, Check(_normal)] | None = None
     low_memory: bool = False
-    seed: int = 0
+    seed: Seed = 0
     kind: ClassVar[str] = "adam_correction"
     keeps: ClassVar[bool] = True
     corrects: ClassVar[bool] = False
     updates: ClassVar[bool] = True
     _KEPT_AS: ClassVar[tuple[str, ...]] = ("low_memory", "seed")
     _OPTIMIZER_DEFAULTS: ClassVar[Mapping[str, Any]] = {"beta2": 0.999, "eps": 1e-8}
-
-    def __post_init__(self) -> None:
-        self._check_given("beta2", _validate.positive, below=1)
-        self._check_given("eps", _validate.real)
-        if self.eps is not None and not float(np.finfo(np.float32).tiny) <= self.eps < math.inf:
-            raise ValueError(f"eps must be above 0 and a normal float32, got {self.eps!r}")
-        _validate.boolean("low_memory", self.low_memory)
-        self._check("seed", _validate.integer, low=0)

@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar, Literal, Self
 
-from gradwire import _validate
+from gradwire._validate import Clip, Entries, Seed
 from gradwire.quantize.base import Quantizer
 from gradwire.sparsify.base import Sparsifier
 
@@ -47,9 +47,6 @@ class SignScale(Quantizer):
     contracts: ClassVar[bool] = True
     needs_memory: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        _validate.choice("scale", self.scale, ("mean", "rms", "bin-max", "threshold"))
-
     def check(self, sparsify: Sparsifier) -> None:
         """Refuse sparsifiers without the magnitude of this scale."""
         if self.scale not in _OWN and self.scale != sparsify.magnitude:
@@ -87,14 +84,11 @@ class TwoMeans(Quantizer):
     Neural Networks", MLHPC 2016.
     """
 
-    column: int | None = None
+    column: Entries | None = None
     kind: ClassVar[str] = "two_means"
     summed_as: ClassVar[str | None] = None
     contracts: ClassVar[bool] = True
     needs_memory: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        self._check_given("column", _validate.integer, low=1, high=_validate.MAX_NUMEL)
 
     def for_shape(self, shape: Sequence[int]) -> Self:
         """Return the part with the column for tensors of this shape, if none was given."""
@@ -127,16 +121,12 @@ class Ternary(Quantizer):
     Distributed Deep Learning", NeurIPS 2017, section 3.
     """
 
-    clip: float | None = 2.5
-    seed: int = 0
+    clip: Clip | None = 2.5
+    seed: Seed = 0
     kind: ClassVar[str] = "ternary"
     summed_as: ClassVar[str | None] = None
     contracts: ClassVar[bool] = False  # of entries well below M the error is larger than they are
     needs_memory: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        self._check_given("clip", _validate.clip)
-        self._check("seed", _validate.integer, low=0)
 
     @property
     def _contracting(self) -> str:

@@ -2,9 +2,10 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from gradwire import _validate
+from gradwire._validate import Band, Check, Entries, Inside, Ratio, Seed
 from gradwire.sparsify.base import Sparsifier
 
 _FLOAT32_MAX = 3.4028234663852886e38
@@ -20,16 +21,17 @@ class Threshold(Sparsifier):
         In the units of the tensor, finite and >= 0, rounded to float32. 0 sends all non-zeros.
     """
 
-    threshold: float
+    threshold: Annotated[float, Check(_validate.positive, high=_FLOAT32_MAX)]
     kind: ClassVar[str] = "threshold"
     selects: ClassVar[bool] = True
     shared: ClassVar[bool] = False
     magnitude: ClassVar[str | None] = "threshold"
 
-    def __post_init__(self) -> None:
-        self._check("threshold", _validate.positive)
-        if self.threshold > _FLOAT32_MAX:
-            raise ValueError(f"threshold must fit a float32, got {self.threshold!r}")
+
+def _stages(name: str, value: object) -> object:
+    if isinstance(value, str):
+        return _validate.choice(name, value, ("adaptive", "paper", "tracking"))
+    return _validate.integer(name, value, low=1, high=64)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -74,26 +76,16 @@ class SID(Sparsifier):
     Technique for Distributed Training Systems", MLSys 2021, section 2.
     """
 
-    ratio: float
+    ratio: Ratio
     _: dataclasses.KW_ONLY
     distribution: Literal["pareto", "exponential", "gamma"] = "pareto"
-    stages: Literal["adaptive", "paper", "tracking"] | int = "adaptive"
-    band: tuple[float, float] | None = (0.8, 1.25)
-    first_ratio: float = 0.25
+    stages: Annotated[Literal["adaptive", "paper", "tracking"] | int, Check(_stages)] = "adaptive"
+    band: Band | None = (0.8, 1.25)
+    first_ratio: Inside = 0.25
     kind: ClassVar[str] = "sid"
     selects: ClassVar[bool] = True
     shared: ClassVar[bool] = False
     magnitude: ClassVar[str | None] = None
-
-    def __post_init__(self) -> None:
-        self._check("ratio", _validate.ratio)
-        _validate.choice("distribution", self.distribution, ("pareto", "exponential", "gamma"))
-        if isinstance(self.stages, str):
-            _validate.choice("stages", self.stages, ("adaptive", "paper", "tracking"))
-        else:
-            self._check("stages", _validate.integer, low=1, high=64)
-        self._check_given("band", _validate.band)
-        self._check("first_ratio", _validate.unit_interval, below=1)
 
 
 _CONVOLUTION, _OTHER = 50, 500
@@ -127,17 +119,13 @@ class BinMax(Sparsifier):
     Compression for Data-Parallel Distributed Training", AAAI 2018, section 3.
     """
 
-    bin: int | None = None
+    bin: Entries | None = None
     _: dataclasses.KW_ONLY
-    soft: float = 2.0
+    soft: Annotated[float, Check(_validate.positive, low=1)] = 2.0
     kind: ClassVar[str] = "bin_max"
     selects: ClassVar[bool] = True
     shared: ClassVar[bool] = False
     magnitude: ClassVar[str | None] = "bin-max"
-
-    def __post_init__(self) -> None:
-        self._check_given("bin", _validate.integer, low=1, high=_validate.MAX_NUMEL)
-        self._check("soft", _validate.positive, low=1)
 
     def for_shape(self, shape: Sequence[int]) -> Self:
         """Return the part with the paper's bins for tensors of this shape, if none were set."""
@@ -170,19 +158,14 @@ class TwoSided(Sparsifier):
     Neural Networks", MLHPC 2016, section 3.2.
     """
 
-    proportion: float
+    proportion: Annotated[float, Check(_validate.positive, low=1)]
     _: dataclasses.KW_ONLY
-    sample: int | None = 1024
-    seed: int = 0
+    sample: Annotated[int, Check(_validate.integer, low=1, high=2**24)] | None = 1024
+    seed: Seed = 0
     kind: ClassVar[str] = "two_sided"
     selects: ClassVar[bool] = True
     shared: ClassVar[bool] = False
     magnitude: ClassVar[str | None] = None
-
-    def __post_init__(self) -> None:
-        self._check("proportion", _validate.positive, low=1)
-        self._check_given("sample", _validate.integer, low=1, high=2**24)
-        self._check("seed", _validate.integer, low=0)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -217,19 +200,14 @@ class Gaussian(Sparsifier):
     arXiv 1911.08772, 2019, section 3.3.
     """
 
-    ratio: float
+    ratio: Ratio
     _: dataclasses.KW_ONLY
-    rounds: int = 2
-    band: tuple[float, float] | None = None
+    rounds: Annotated[int, Check(_validate.integer, low=0, high=64)] = 2
+    band: Band | None = None
     kind: ClassVar[str] = "gaussian"
     selects: ClassVar[bool] = True
     shared: ClassVar[bool] = False
     magnitude: ClassVar[str | None] = None
-
-    def __post_init__(self) -> None:
-        self._check("ratio", _validate.ratio)
-        self._check("rounds", _validate.integer, low=0, high=64)
-        self._check_given("band", _validate.band)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -260,16 +238,11 @@ class Trimmed(Sparsifier):
     Learning Training System", JPDC 2019, section 5.1.
     """
 
-    ratio: float
+    ratio: Ratio
     _: dataclasses.KW_ONLY
     method: Literal["trim", "search"] = "trim"
-    step: float = 0.2
+    step: Inside = 0.2
     kind: ClassVar[str] = "trimmed"
     selects: ClassVar[bool] = True
     shared: ClassVar[bool] = False
     magnitude: ClassVar[str | None] = None
-
-    def __post_init__(self) -> None:
-        self._check("ratio", _validate.ratio)
-        _validate.choice("method", self.method, ("trim", "search"))
-        self._check("step", _validate.unit_interval, below=1)
