@@ -7,6 +7,7 @@ import pytest
 from gradwire.cost import Payload
 from gradwire.cost.exchanges import (
     FRONT,
+    MODELS,
     RESULT,
     DenseReduceScatter,
     GatheredFrames,
@@ -14,7 +15,6 @@ from gradwire.cost.exchanges import (
     SharedPositions,
     SparseReduceScatter,
 )
-from gradwire.cost.methods import MODELS
 from gradwire.exchange import EXCHANGES
 from tests.cost import plain
 

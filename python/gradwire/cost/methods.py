@@ -3,43 +3,10 @@
 import dataclasses
 from typing import Self
 
-from gradwire._part import check_part
 from gradwire.cost.calibration import Calibration, CodecCost
-from gradwire.cost.exchanges import (
-    DenseReduceScatter,
-    ExchangeModel,
-    GatheredFrames,
-    PlainRing,
-    RingAllReduce,
-    SharedPositions,
-    SparseReduceScatter,
-)
-from gradwire.cost.network import Network
-from gradwire.cost.payload import Payload, information_bits
+from gradwire.cost.exchanges import MODELS, ExchangeModel, PlainRing, model_of
+from gradwire.cost.network import Network, Payload, information_bits
 from gradwire.exchange import Exchange
-
-MODELS: dict[str, ExchangeModel] = {
-    "by_ranks": GatheredFrames(),
-    "all_gather": GatheredFrames(),
-    "all_reduce": RingAllReduce(),
-    "leader_indices": SharedPositions(),
-    "reduce_scatter": SparseReduceScatter(),
-    "quantized_all_reduce": DenseReduceScatter(),
-}
-"""The model of every exchange of a codec, by its kind; of `ByRanks`, among few ranks."""
-
-
-def model_of(exchange: Exchange | ExchangeModel) -> ExchangeModel:
-    """Return the model of an exchange; raise a TypeError or ValueError if there is none."""
-    if isinstance(exchange, ExchangeModel):
-        return exchange
-    check_part("exchange", exchange, Exchange)
-    model = MODELS.get(exchange.kind)
-    if model is None:
-        known = ", ".join(MODELS)
-        raise ValueError(f"the exchange {exchange.kind!r} has no cost model; known are {known}")
-    return model
-
 
 SLOT_SHARE = 1.0 / 64.0
 SLOT_BYTES = 40.0
