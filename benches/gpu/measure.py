@@ -6,7 +6,6 @@ written down.
 """
 
 import hashlib
-import itertools
 import os
 import re
 import traceback
@@ -82,25 +81,14 @@ class Kernels(Contestant):
 
     make: ClassVar[Callable[[int], gradwire.Codec]]
 
-    def __init__(
-        self, numel: int, ratio: float, device: str, numels: Sequence[int] | None = None
-    ) -> None:
+    def __init__(self, numel: int, ratio: float, device: str) -> None:
         super().__init__(numel, ratio)
-        self.numels = [numel] if numels is None else list(numels)
         self.device = torch.device(device, 0) if device == "cuda" else torch.device(device)
-        self.codecs = [type(self).make(each) for each in self.numels]
-        left = [codec for codec in self.codecs if not takes(codec)]
-        if left:
-            raise NotImplementedError(f"kernels do not take {left[0]!r}")
-        self.states = [
-            DeviceState(codec, each, name=f"w{i}")
-            for i, (codec, each) in enumerate(zip(self.codecs, self.numels, strict=True))
-        ]
-        stops = list(itertools.accumulate(self.numels))
-        self.ends = [
-            end for stop, n in zip(stops, self.numels, strict=True) for end in (stop - n, stop)
-        ]
-        self.plan = EncodePlan(self.codecs, self.ends, torch.empty(0, device=self.device))
+        self.codec = type(self).make(numel)
+        if not takes(self.codec):
+            raise NotImplementedError(f"kernels do not take {self.codec!r}")
+        self.states = [DeviceState(self.codec, numel, name="w")]
+        self.plan = EncodePlan([self.codec], [0, numel], torch.empty(0, device=self.device))
         self.room = torch.empty(sum(self.plan.most), dtype=torch.uint8, device=self.device)
 
     def encode(self, gradient: Any) -> Wire:
@@ -108,23 +96,17 @@ class Kernels(Contestant):
             table = self.plan.encode(gradient, self.plan.most, self.plan.shared, 1.0, self.room)
         return self.room, table
 
-    def frames(self, wire: Wire) -> list[bytes]:
-        sizes = wire[1][:, NBYTES].tolist()
-        whole = wire[0][: sum(sizes)].cpu().numpy().tobytes()
-        stops = itertools.accumulate(sizes)
-        return [whole[stop - size : stop] for stop, size in zip(stops, sizes, strict=True)]
+    def frame(self, wire: Wire) -> bytes:
+        return wire[0][: int(wire[1][0, NBYTES])].cpu().numpy().tobytes()
 
     def check(self, gradient: Tensor) -> None:
-        """Encode a first step, and compare the frames with the core's."""
-        host = gradient.cpu().numpy()
-        frames = self.frames(self.encode(gradient))
-        for i, (codec, frame) in enumerate(zip(self.codecs, frames, strict=True)):
-            if isinstance(codec.quantize, Lossless):
-                codec = codec.replace(quantize=codec.quantize.plain)
-            state = codec.init_state(self.numels[i], name=f"w{i}")
-            begin, end = self.ends[2 * i : 2 * i + 2]
-            if frame != bytes(codec.encode(host[begin:end], state)):
-                raise WrongBytesError(f"parameter {i} of {len(frames)}: {codec!r}")
+        """Encode a first step, and compare the frame with the core's."""
+        frame, codec = self.frame(self.encode(gradient)), self.codec
+        if isinstance(codec.quantize, Lossless):
+            codec = codec.replace(quantize=codec.quantize.plain)
+        state = codec.init_state(self.numel, name="w")
+        if frame != bytes(codec.encode(gradient.cpu().numpy(), state)):
+            raise WrongBytesError(repr(codec))
 
     def decode_add(self, wire: Wire, out: Any) -> None:
         raise NotImplementedError  # the section `receive` times it by itself
@@ -255,7 +237,6 @@ def race(
             entrant = kind(numel, RATIO, setup.device)
             if isinstance(entrant, Kernels):
                 entrant.check(given[0])
-            entrant.settle(given[0])
             entrants[kind.name] = entrant
 
     works = {name: in_turn(entrant.encode, given) for name, entrant in entrants.items()}
