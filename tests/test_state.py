@@ -263,6 +263,19 @@ def test_a_residual_without_a_memory_is_refused():
         state.load_state_dict(saved | {"residual": np.zeros(N, np.float32)})
 
 
+def test_without_a_memory_there_is_nothing_to_flush():
+    codec = gradwire.dense()
+    with pytest.raises(ValueError, match="no memory"):
+        codec.flush(codec.init_state(5))
+
+
+def test_a_flush_takes_a_state_of_its_codec():
+    with pytest.raises(ValueError, match="belongs to another codec"):
+        gradwire.topk(0.1).flush(gradwire.sidco(0.1).init_state(5))
+    with pytest.raises(TypeError, match="state must be"):
+        gradwire.topk(0.1).flush(None)
+
+
 class TestThreads:
     def test_one_state_in_two_threads_is_an_error_and_never_a_deadlock(self):
         n = 4_000_000
