@@ -73,6 +73,9 @@ class TestEveryPart:
 
 
 NAN = float("nan")
+SHARES = (_validate.unit_interval, _validate.ratio)
+CHECKED_TOGETHER = {"Accordion": {"low", "high"}, "WarmUp": {"ratios"}, "BySteps": {"schedule"}}
+"""Options whose types do not say what they must be: their part does."""
 
 
 def beyond(check: Any) -> Iterator[tuple[Any, type[Exception]]]:
@@ -86,12 +89,7 @@ def beyond(check: Any) -> Iterator[tuple[Any, type[Exception]]]:
         yield from ((value, TypeError) for value in (1.5, True, "1"))
         yield check._bounds["low"] - 1, ValueError
         yield check._bounds.get("high", 2**63 - 1) + 1, ValueError
-    elif check._check in (
-        _validate.positive,
-        _validate.clip,
-        _validate.unit_interval,
-        _validate.ratio,
-    ):
+    elif check._check in (_validate.positive, _validate.clip, *SHARES):
         yield from ((value, TypeError) for value in (True, "1"))
         yield from ((value, ValueError) for value in (NAN, math.inf, -0.1))
         bounds = check._bounds
@@ -100,19 +98,20 @@ def beyond(check: Any) -> Iterator[tuple[Any, type[Exception]]]:
             yield bounds["low"] - 0.1, ValueError
         if check._check is not _validate.positive:
             yield 0.0, ValueError
-        if check._check in (_validate.unit_interval, _validate.ratio):
+        if check._check in SHARES:
             yield 1.0000001, ValueError
 
 
 @pytest.mark.parametrize("part", PARTS, ids=name_of)
 def test_an_option_out_of_what_its_type_says_is_named(part):
-    for name, (check, _) in _checks(type(part)).items():
-        others = {"k", "ratio"} & {*option_names(type(part))} - {name}
-        alone = dict.fromkeys(others) if name in ("k", "ratio") and len(others) == 1 else {}
-        alone = {} if type(part).__name__ == "ChunkTopK" else alone
+    names, checks = option_names(type(part)), _checks(type(part))
+    assert {*names} - checks.keys() == CHECKED_TOGETHER.get(type(part).__name__, set())
+    either = {"k", "ratio"} <= {*names}  # of which the other one must be None
+    for name, (check, _) in checks.items():
+        others = dict.fromkeys({"k", "ratio"} - {name}) if either and name in ("k", "ratio") else {}
         for value, error in beyond(check):
             with pytest.raises(error, match=rf"^{name}\b.* (must|may) "):
-                print(dataclasses.replace(part, **alone, **{name: value}))
+                print(dataclasses.replace(part, **others, **{name: value}))
 
 
 RATIOS = [0, 0.0, -0.1, 1.0000001, 2, NAN, math.inf]
