@@ -15,7 +15,7 @@ SOURCE = Path(__file__).parent.parent / "python"
 
 LAYERS = [
     {"_native"},
-    {"_files", "_foreign", "_lazy", "_part", "_rules", "_validate", "errors"},
+    {"_files", "_lazy", "_part", "_rules", "_validate", "errors"},
     {"sparsify", "quantize", "memory", "exchange", "extension"},
     {"_outside", "_plugins", "_codec", "frame", "state"},
     {"numerics", "presets", "report", "schedule", "weights"},

@@ -204,4 +204,4 @@ def information_bits(numel: float, entries: float) -> float:
     Of ``numel`` entries of the tensor, ``entries`` are sent: ``0 < entries <= numel``.
     """
     ways = math.lgamma(numel + 1) - math.lgamma(entries + 1) - math.lgamma(numel - entries + 1)
-    return ways / math.log(2) / entries
+    return max(ways, 0.0) / math.log(2) / entries

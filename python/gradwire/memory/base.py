@@ -54,7 +54,17 @@ class NoMemory(Memory):
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Residual(Memory):
+class Feedback(Memory):
+    """The family of memories that add what was not sent to the next tensor."""
+
+    keeps: ClassVar[bool] = True
+    corrects: ClassVar[bool] = False
+    updates: ClassVar[bool] = False
+    _KEPT_AS: ClassVar[tuple[str, ...]] = ("low_memory", "seed")
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Residual(Feedback):
     """Keep the entries that are not sent and add them to the next tensor (error feedback).
 
     The state holds two buffers of n elements that swap on success, so that a failed encode changes
@@ -87,14 +97,10 @@ class Residual(Memory):
     low_memory: bool = False
     seed: Seed = 0
     kind: ClassVar[str] = "residual"
-    keeps: ClassVar[bool] = True
-    corrects: ClassVar[bool] = False
-    updates: ClassVar[bool] = False
-    _KEPT_AS: ClassVar[tuple[str, ...]] = ("low_memory", "seed")
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class LowPass(Memory):
+class LowPass(Feedback):
     """Keep a low-pass filtered memory of entries that were not sent (ScaleCom).
 
     The memory of an entry that is not sent becomes ``memory + beta * tensor``. For an entry that is
@@ -121,7 +127,3 @@ class LowPass(Memory):
     low_memory: bool = False
     seed: Seed = 0
     kind: ClassVar[str] = "low_pass"
-    keeps: ClassVar[bool] = True
-    corrects: ClassVar[bool] = False
-    updates: ClassVar[bool] = False
-    _KEPT_AS: ClassVar[tuple[str, ...]] = ("low_memory", "seed")

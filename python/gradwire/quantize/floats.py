@@ -4,7 +4,7 @@ import dataclasses
 from typing import ClassVar, Literal
 
 from gradwire._validate import Entries, Seed64
-from gradwire.quantize.base import Quantizer
+from gradwire.quantize.base import Codes, Quantizer
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -63,7 +63,7 @@ class Float16(Quantizer):
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Float8(Quantizer):
+class Float8(Codes):
     """8 bits: an Open Compute Project FP8 number times the scale of its block.
 
     The scale is the smallest power of two that brings the largest magnitude of the block into the
@@ -100,9 +100,6 @@ class Float8(Quantizer):
     block: Entries | None = 256
     seed: Seed64 = 0
     kind: ClassVar[str] = "float8"
-    summed_as: ClassVar[str | None] = None
-    contracts: ClassVar[bool] = True
-    needs_memory: ClassVar[bool] = False
 
     @property
     def largest(self) -> float | None:

@@ -5,11 +5,11 @@ from typing import Annotated, ClassVar, Literal
 
 from gradwire import _validate
 from gradwire._validate import Check, Entries, Seed, Seed64
-from gradwire.quantize.base import Quantizer
+from gradwire.quantize.base import Codes
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Uniform(Quantizer):
+class Uniform(Codes):
     """A sign and a level between zero and the norm of the block, rounded stochastically.
 
     The rounding is unbiased, so errors average out over ranks and steps. They are large: a memory
@@ -43,8 +43,6 @@ class Uniform(Quantizer):
     norm: Literal["l2", "max"] = "l2"
     seed: Seed = 0
     kind: ClassVar[str] = "uniform"
-    summed_as: ClassVar[str | None] = None
-    needs_memory: ClassVar[bool] = False
 
     @property
     def contracts(self) -> bool:
@@ -65,7 +63,7 @@ class Uniform(Quantizer):
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Exponent(Quantizer):
+class Exponent(Codes):
     """8 bits: a sign and a power of two, randomly one of the two nearest to the value.
 
     The rounding is unbiased, with a variance of at most an eighth of the squared value, so training
@@ -89,13 +87,10 @@ class Exponent(Quantizer):
 
     seed: Seed64 = 0
     kind: ClassVar[str] = "exponent"
-    summed_as: ClassVar[str | None] = None
-    contracts: ClassVar[bool] = True
-    needs_memory: ClassVar[bool] = False
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Codebook(Quantizer):
+class Codebook(Codes):
     """A sign and one of ``2**(bits - 1)`` magnitudes, fitted for the least squared error.
 
     The magnitudes are fitted to each block of 4096 entries and sent as float32. With the same
@@ -119,13 +114,10 @@ class Codebook(Quantizer):
 
     bits: Annotated[int, Check(_validate.integer, low=1, high=4)] = 2
     kind: ClassVar[str] = "codebook"
-    summed_as: ClassVar[str | None] = None
-    contracts: ClassVar[bool] = True
-    needs_memory: ClassVar[bool] = False
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Affine(Quantizer):
+class Affine(Codes):
     """1 to 8 bits: ``base + step * code``, with a step and a base for each block of entries.
 
     Both are float16, four bytes a block, times one power of two for the tensor, which the largest
@@ -167,8 +159,6 @@ class Affine(Quantizer):
     rounding: Literal["nearest", "stochastic"] = "nearest"
     seed: Seed64 = 0
     kind: ClassVar[str] = "affine"
-    summed_as: ClassVar[str | None] = None
-    needs_memory: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

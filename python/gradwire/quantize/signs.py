@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal, Self
 
 from gradwire._validate import Clip, Entries, Seed
-from gradwire.quantize.base import Quantizer
+from gradwire.quantize.base import Codes
 from gradwire.sparsify.base import Sparsifier
 
 _OWN = ("mean", "rms")  # scales that follow from the values; the sparsifier provides the others
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class SignScale(Quantizer):
+class SignScale(Codes):
     """1 bit: the sign. All entries of a frame share one magnitude.
 
     The quantizer is biased; a codec without a memory issues a warning. Zeros count as positive.
@@ -43,8 +43,6 @@ class SignScale(Quantizer):
 
     scale: Literal["mean", "rms", "bin-max", "threshold"] = "mean"
     kind: ClassVar[str] = "sign_scale"
-    summed_as: ClassVar[str | None] = None
-    contracts: ClassVar[bool] = True
     needs_memory: ClassVar[bool] = True
 
     def check(self, sparsify: Sparsifier) -> None:
@@ -57,7 +55,7 @@ class SignScale(Quantizer):
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class TwoMeans(Quantizer):
+class TwoMeans(Codes):
     """1 bit: each entry becomes the mean of the entries of the same sign in its column.
 
     A column is a run of consecutive positions in the flat tensor; for a weight of shape (out, in),
@@ -86,8 +84,6 @@ class TwoMeans(Quantizer):
 
     column: Entries | None = None
     kind: ClassVar[str] = "two_means"
-    summed_as: ClassVar[str | None] = None
-    contracts: ClassVar[bool] = True
     needs_memory: ClassVar[bool] = True
 
     def for_shape(self, shape: Sequence[int]) -> Self:
@@ -98,7 +94,7 @@ class TwoMeans(Quantizer):
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Ternary(Quantizer):
+class Ternary(Codes):
     """2 bits: zero or plus or minus one magnitude, rounded stochastically.
 
     The magnitude M is the largest magnitude after clipping. An entry of magnitude m becomes M with
@@ -124,9 +120,7 @@ class Ternary(Quantizer):
     clip: Clip | None = 2.5
     seed: Seed = 0
     kind: ClassVar[str] = "ternary"
-    summed_as: ClassVar[str | None] = None
     contracts: ClassVar[bool] = False  # of entries well below M the error is larger than they are
-    needs_memory: ClassVar[bool] = False
 
     @property
     def _contracting(self) -> str:

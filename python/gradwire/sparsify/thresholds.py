@@ -6,13 +6,13 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from gradwire import _validate
 from gradwire._validate import Band, Check, Entries, Inside, Ratio, Seed
-from gradwire.sparsify.base import Sparsifier
+from gradwire.sparsify.base import OwnSelection
 
 _FLOAT32_MAX = 3.4028234663852886e38
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Threshold(Sparsifier):
+class Threshold(OwnSelection):
     """Select the entries whose magnitude is strictly above a fixed threshold.
 
     Parameters
@@ -23,8 +23,6 @@ class Threshold(Sparsifier):
 
     threshold: Annotated[float, Check(_validate.positive, high=_FLOAT32_MAX)]
     kind: ClassVar[str] = "threshold"
-    selects: ClassVar[bool] = True
-    shared: ClassVar[bool] = False
     magnitude: ClassVar[str | None] = "threshold"
 
 
@@ -35,7 +33,7 @@ def _stages(name: str, value: object) -> object:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class SID(Sparsifier):
+class SID(OwnSelection):
     """A threshold from fitted sparsity-inducing distributions (SIDCo).
 
     The distribution of magnitudes is fitted in stages, each to the entries that exceeded the
@@ -83,16 +81,13 @@ class SID(Sparsifier):
     band: Band | None = (0.8, 1.25)
     first_ratio: Inside = 0.25
     kind: ClassVar[str] = "sid"
-    selects: ClassVar[bool] = True
-    shared: ClassVar[bool] = False
-    magnitude: ClassVar[str | None] = None
 
 
 _CONVOLUTION, _OTHER = 50, 500
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class BinMax(Sparsifier):
+class BinMax(OwnSelection):
     """Select the entries of each bin that pass AdaComp's soft threshold.
 
     Let G be the residual plus the gradient dW. An entry is selected if the magnitude of
@@ -123,8 +118,6 @@ class BinMax(Sparsifier):
     _: dataclasses.KW_ONLY
     soft: Annotated[float, Check(_validate.positive, low=1)] = 2.0
     kind: ClassVar[str] = "bin_max"
-    selects: ClassVar[bool] = True
-    shared: ClassVar[bool] = False
     magnitude: ClassVar[str | None] = "bin-max"
 
     def for_shape(self, shape: Sequence[int]) -> Self:
@@ -135,7 +128,7 @@ class BinMax(Sparsifier):
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class TwoSided(Sparsifier):
+class TwoSided(OwnSelection):
     """Select entries at or beyond a positive and a negative threshold (Dryden et al.).
 
     The thresholds are estimated from a sample so that about one entry in ``proportion`` is
@@ -163,13 +156,10 @@ class TwoSided(Sparsifier):
     sample: Annotated[int, Check(_validate.integer, low=1, high=2**24)] | None = 1024
     seed: Seed = 0
     kind: ClassVar[str] = "two_sided"
-    selects: ClassVar[bool] = True
-    shared: ClassVar[bool] = False
-    magnitude: ClassVar[str | None] = None
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Gaussian(Sparsifier):
+class Gaussian(OwnSelection):
     """Select entries whose magnitude is above a threshold from a normal distribution (Gaussian-k).
 
     The threshold is the mean of the values plus the number of standard deviations that a fraction
@@ -205,13 +195,10 @@ class Gaussian(Sparsifier):
     rounds: Annotated[int, Check(_validate.integer, low=0, high=64)] = 2
     band: Band | None = None
     kind: ClassVar[str] = "gaussian"
-    selects: ClassVar[bool] = True
-    shared: ClassVar[bool] = False
-    magnitude: ClassVar[str | None] = None
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Trimmed(Sparsifier):
+class Trimmed(OwnSelection):
     """Select entries above a threshold between the mean and the largest magnitude (RedSync).
 
     Thresholds have the form ``mean + r * (max - mean)``. ``"trim"`` lowers r from 1 until at least
@@ -243,6 +230,3 @@ class Trimmed(Sparsifier):
     method: Literal["trim", "search"] = "trim"
     step: Inside = 0.2
     kind: ClassVar[str] = "trimmed"
-    selects: ClassVar[bool] = True
-    shared: ClassVar[bool] = False
-    magnitude: ClassVar[str | None] = None

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Self
 
 from gradwire import _validate
 from gradwire._validate import Check, Entries, Inside, Ratio, Seed, Share
-from gradwire.sparsify.base import Sparsifier
+from gradwire.sparsify.base import OwnSelection, Sparsifier
 
 _RatioOrK = Annotated[float, Check(_validate.ratio, k=True)]
 
@@ -23,7 +23,7 @@ def _tile(name: str, value: object) -> tuple[int, int]:
 
 
 @dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
-class TopK(Sparsifier):
+class TopK(OwnSelection):
     """Select exactly the k entries of largest magnitude, by radix selection on the float bits.
 
     Parameters
@@ -38,9 +38,6 @@ class TopK(Sparsifier):
     ratio: _RatioOrK | None = None
     k: Entries | None = None
     kind: ClassVar[str] = "topk"
-    selects: ClassVar[bool] = True
-    shared: ClassVar[bool] = False
-    magnitude: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
         _validate.either("TopK", ratio=self.ratio, k=self.k)
@@ -108,7 +105,7 @@ class RandomK(Sparsifier):
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class SampledTopK(Sparsifier):
+class SampledTopK(OwnSelection):
     """Select at most k entries, at or above a threshold estimated from a sample (DGC).
 
     The threshold is the magnitude that a fraction k / n of the sample exceeds. If fewer than
@@ -151,13 +148,10 @@ class SampledTopK(Sparsifier):
     lower: Inside = 0.8
     seed: Seed = 0
     kind: ClassVar[str] = "sampled_topk"
-    selects: ClassVar[bool] = True
-    shared: ClassVar[bool] = False
-    magnitude: ClassVar[str | None] = None
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class ChunkTopK(Sparsifier):
+class ChunkTopK(OwnSelection):
     """Select exactly the k entries of largest magnitude in each chunk of consecutive entries.
 
     There is no search over the whole tensor, and the number of entries is known in advance: k per
@@ -198,9 +192,6 @@ class ChunkTopK(Sparsifier):
     tile: Annotated[tuple[int, int], Check(_tile)] | None = None
     columns: Entries | None = None
     kind: ClassVar[str] = "chunk_topk"
-    selects: ClassVar[bool] = True
-    shared: ClassVar[bool] = False
-    magnitude: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
