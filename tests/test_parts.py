@@ -80,7 +80,8 @@ CHECKED_TOGETHER = {"Accordion": {"low", "high"}, "WarmUp": {"ratios"}, "BySteps
 
 def beyond(check: Any) -> Iterator[tuple[Any, type[Exception]]]:
     """Values that an option with this check must not have, by what `_part` reads from its type."""
-    yield from ((value, TypeError) for value in (b"1", {}))
+    of_another_type: tuple[Any, ...] = (b"1", {})
+    yield from ((value, TypeError) for value in of_another_type)
     if isinstance(check, functools.partial):
         yield "colour", ValueError
     elif check is _validate.boolean:

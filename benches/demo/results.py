@@ -38,13 +38,15 @@ class Run:
     @property
     def step(self) -> float:
         """Median seconds per step."""
-        return median(self.record["step_seconds"])
+        seconds: list[float] = self.record["step_seconds"]
+        return median(seconds)
 
     @property
     def sent(self) -> float:
         """Bytes that a rank sends per step: as counted at its interface, if that is its own."""
+        payload: float = self.record["bytes_per_step"]
         counted: float | None = self.record["wire_bytes_per_step"]
-        return self.record["bytes_per_step"] if counted is None else counted
+        return payload if counted is None else counted
 
     @property
     def curve(self) -> list[dict[str, float]]:

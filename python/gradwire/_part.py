@@ -38,7 +38,8 @@ class Part:
 
     def __post_init__(self) -> None:
         """Check all options by their types; a checked value may have another form."""
-        for name, (check, optional) in _checks(type(self)).items():
+        part: Any = type(self)
+        for name, (check, optional) in _checks(part).items():
             value = getattr(self, name)
             if not (optional and value is None):
                 self._set(name, check(name, value))

@@ -33,8 +33,9 @@ def unit_interval(name: str, value: object, *, below: float = math.inf) -> float
 
 def ratio(name: str, value: object, *, k: bool = False) -> float:
     """Return a share of the entries, in (0, 1]; for an integer, the error suggests ``k``."""
-    if isinstance(value, Integral) and not isinstance(value, bool) and value >= 1:
-        if value == 1:
+    number = real(name, value)
+    if isinstance(value, Integral) and number >= 1.0:
+        if number == 1.0:
             one = "k=1 for one entry, or " if k else ""
             meant = f"=1, an integer, may mean one entry or all: pass {one}{name}=1.0 for all"
         else:

@@ -5,11 +5,11 @@ from typing import Annotated, ClassVar, Literal
 
 from gradwire import _validate
 from gradwire._validate import Check, Entries, Seed, Seed64
-from gradwire.quantize.base import Codes
+from gradwire.quantize.base import Codes, Quantizer
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Uniform(Codes):
+class Uniform(Quantizer):
     """A sign and a level between zero and the norm of the block, rounded stochastically.
 
     The rounding is unbiased, so errors average out over ranks and steps. They are large: a memory
@@ -43,6 +43,8 @@ class Uniform(Codes):
     norm: Literal["l2", "max"] = "l2"
     seed: Seed = 0
     kind: ClassVar[str] = "uniform"
+    summed_as: ClassVar[str | None] = None
+    needs_memory: ClassVar[bool] = False
 
     @property
     def contracts(self) -> bool:
@@ -117,7 +119,7 @@ class Codebook(Codes):
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Affine(Codes):
+class Affine(Quantizer):
     """1 to 8 bits: ``base + step * code``, with a step and a base for each block of entries.
 
     Both are float16, four bytes a block, times one power of two for the tensor, which the largest
@@ -159,6 +161,8 @@ class Affine(Codes):
     rounding: Literal["nearest", "stochastic"] = "nearest"
     seed: Seed64 = 0
     kind: ClassVar[str] = "affine"
+    summed_as: ClassVar[str | None] = None
+    needs_memory: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
