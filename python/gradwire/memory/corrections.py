@@ -107,12 +107,8 @@ class AdamCorrection(Memory):
         least). None is that of the attached optimizer, or else 1e-8.
     low_memory : bool
         Keep ``v`` and ``r`` in bfloat16, rounded stochastically as `Residual` rounds: 8 bytes per
-        element instead of 16. With a beta2 of 0.999, a step moves ``v`` by less than a unit in the
-        last place. Rounded to nearest it would stay where it is (21 times too large after gradients
-        have become a tenth); rounded by chance it has the mean of float32, and deviates from it by
-        3.5 % where the variance of gradients is constant, so that steps deviate by 1.8 %. Its root,
-        stored instead, deviates more (``v`` by 5.7 %) and with a bias: squares of what is rounded
-        without bias are too large.
+        element instead of 16. ``v`` then has the mean that it has in float32; docs/memory.md says
+        how far it deviates from it.
     seed : int
         Seed of that rounding, as of `Residual`; ``v`` and ``r`` draw different numbers.
 
