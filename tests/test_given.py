@@ -23,12 +23,6 @@ class TestPositions:
         state.rollback()
         assert state.residual.tolist() == [0] * 6
 
-    def test_none_gives_a_frame_of_nothing(self):
-        state = self.codec.init_state(3)
-        frame = self.codec.encode_at(np.ones(3, np.float32), state, np.array([], np.uint32))
-        assert frame.count == 0
-        assert state.residual.tolist() == [1, 1, 1]
-
     def test_a_state_may_be_left_out_without_a_memory(self):
         codec = gradwire.topk(0.01, memory=NoMemory())
         x = np.arange(5, dtype=ml_dtypes.bfloat16)

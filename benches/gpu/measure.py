@@ -26,7 +26,7 @@ from benches.compare.contestants import PEERS, Contestant, TorchTopK, call, grad
 from benches.compare.timing import Clock, Tick, in_turn, interleave
 from benches.harness import results
 from gradwire.presets import PRESETS
-from gradwire.quantize import BFloat16, Lossless
+from gradwire.quantize import Lossless
 from gradwire.torch.backends.cuda.encoding import ADD
 from gradwire.torch.backends.cuda.operators import EncodePlan, operators, takes
 from gradwire.torch.backends.cuda.states import DeviceState, on_device
@@ -126,30 +126,19 @@ def contestant(name: str, setting: str, make: Callable[[int], gradwire.Codec]) -
     return type(name, (Kernels,), {"name": name, "setting": setting, "make": staticmethod(make)})
 
 
-RATIO, RECEIVED = 0.001, 0.01
+RATIO = 0.01
 FRAMES = 8
 TOGETHER = 4  # presets at a time: each keeps a few times the memory of the tensor
 
-OURS = tuple(
-    contestant(f"gradwire {name}", setting, make)
-    for name, setting, make in (
-        ("topk", "exact, float32 values", lambda _: gradwire.topk(ratio=RATIO)),
-        ("sidco", "generalized Pareto, adaptive stages", lambda _: gradwire.sidco(ratio=RATIO)),
-        ("dense bf16", "every entry as bfloat16; no residual",
-         lambda _: gradwire.dense(quantize=BFloat16())),
-    )
-)  # fmt: skip
 Failed = dict[str, str]
 
-
-AIMED = 0.01
 AIMS: dict[type[Kernels], tuple[float, int]] = {
-    contestant("topk", "float32, residual", lambda _: gradwire.topk(ratio=AIMED)): (1.8, 12),
-    contestant("sidco", "float32, residual", lambda _: gradwire.sidco(ratio=AIMED)): (2.2, 12),
+    contestant("topk", "float32, residual", lambda _: gradwire.topk(ratio=RATIO)): (1.8, 12),
+    contestant("sidco", "float32, residual", lambda _: gradwire.sidco(ratio=RATIO)): (2.2, 12),
     contestant(
         "adam",
         "topk, float32, residual and second moment",
-        lambda _: gradwire.topk(ratio=AIMED, memory=gradwire.memory.AdamCorrection()),
+        lambda _: gradwire.topk(ratio=RATIO, memory=gradwire.memory.AdamCorrection()),
     ): (2.6, 20),
 }
 """How many copies an encode may take, and the bytes that its read of every entry loads and stores,
@@ -161,20 +150,18 @@ def steps(setup: Setup, numel: int) -> list[Tensor]:
     return [torch.from_numpy(each).to(setup.device) for each in drawn]
 
 
-def contest(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
-    """Encodes with a residual, ours and what torch has."""
-    given = steps(setup, setup.numel)
-    return race(setup, [*OURS, *PEERS], given, tick, failed) | {"ratio": RATIO}
-
-
 def aims(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
-    """Encodes with their aims, and how long the read of every entry takes at least by its bytes."""
-    found = race(setup, list(AIMS), steps(setup, setup.numel), tick, failed)
+    """Encodes with a residual, ours with their aims, and what torch has.
+
+    The read of every entry takes at least as long as its bytes.
+    """
+    found = race(setup, [*AIMS, *PEERS], steps(setup, setup.numel), tick, failed)
     by_name = {kind.name: aim for kind, aim in AIMS.items()}
     for row in found["rows"]:
-        copies, nbytes = by_name[row["name"]]
-        row |= {"aim": copies, "bytes_per_entry": nbytes, "copies_by_bytes": nbytes / 8}
-    return {**found, "ratio": AIMED}
+        if row["name"] in by_name:
+            copies, nbytes = by_name[row["name"]]
+            row |= {"aim": copies, "bytes_per_entry": nbytes, "copies_by_bytes": nbytes / 8}
+    return {**found, "ratio": RATIO}
 
 
 def presets(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
@@ -196,9 +183,9 @@ def receive(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
     """Decode and add: one frame, several, and the entries of one in torch."""
     numel = setup.numel
     given = steps(setup, numel)[0]
-    sent = TorchTopK(numel, RECEIVED, setup.device)
+    sent = TorchTopK(numel, RATIO, setup.device)
     entries = sent.encode(given)
-    codec = gradwire.topk(ratio=RECEIVED, memory=gradwire.memory.NoMemory())
+    codec = gradwire.topk(ratio=RATIO, memory=gradwire.memory.NoMemory())
     host = given.cpu().numpy()
     frames = [
         torch.frombuffer(bytearray(bytes(codec.encode(rolled))), dtype=torch.uint8).to(setup.device)
@@ -223,7 +210,7 @@ def receive(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
         expected = gradwire.decode(frames[0].cpu().numpy())
         if not np.array_equal(out.cpu().numpy(), expected):
             raise WrongBytesError("a decoded frame")
-    return {**_timed(setup, works, given), "numel": numel, "ratio": RECEIVED}
+    return {**_timed(setup, works, given), "numel": numel, "ratio": RATIO}
 
 
 def race(
@@ -283,7 +270,6 @@ def guarded(failed: Failed, name: str) -> Iterator[None]:
 
 SECTIONS: dict[str, Callable[[Setup, Tick, Failed], dict[str, Any]]] = {
     "aims": aims,
-    "contest": contest,
     "receive": receive,
     "presets": presets,
 }
