@@ -139,18 +139,7 @@ class Calibration:
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> Self:
-        """Return the calibration that `to_json` describes.
-
-        Parameters
-        ----------
-        plain : dict
-            The result of `to_json`.
-
-        Raises
-        ------
-        ValueError
-            It is no calibration, or one of another version.
-        """
+        """Return the calibration that `to_json` describes; a ValueError if it is none."""
         if not isinstance(plain, dict) or "version" not in plain:
             raise ValueError("not a calibration: gradwire.cost.Calibration.save writes them")
         if plain["version"] != VERSION:
@@ -166,37 +155,13 @@ class Calibration:
             raise ValueError(f"not a calibration: {error}; calibrate again") from error
 
     def save(self, path: str | Path) -> None:
-        """Write the calibration to a file as JSON.
-
-        Parameters
-        ----------
-        path : str or path-like
-            The file, which is replaced once the new one is complete.
-
-        Raises
-        ------
-        OSError
-            The file cannot be written.
-        """
+        """Write a file of JSON, which is replaced once the new one is complete, or an OSError."""
         text = json.dumps(self.to_json(), indent=1, allow_nan=False)
         _files.write(path, text + "\n")
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a file that `save` wrote.
-
-        Parameters
-        ----------
-        path : str or path-like
-            The file.
-
-        Raises
-        ------
-        ValueError
-            The file has no calibration.
-        OSError
-            The file cannot be read.
-        """
+        """Read a file that `save` wrote; a ValueError if it has no calibration, or an OSError."""
         try:
             return cls.from_json(_files.read_json(path, _LARGEST))
         except ValueError as error:

@@ -49,13 +49,7 @@ class Method:
         return 0.0 if self.cost is None else self.cost.state_bytes
 
     def on(self, network: Network) -> Self:
-        """Return the method with the exchange that `attach` uses on this network.
-
-        Parameters
-        ----------
-        network : Network
-            The ranks and their links.
-        """
+        """Return the method with the exchange that `attach` uses on this network."""
         if self.cost is None or not self.own or network.node_size > 1:
             return self
         codec = self.cost.codec
@@ -64,15 +58,7 @@ class Method:
         return dataclasses.replace(self, exchange=MODELS[part.kind])
 
     def payload(self, numel: int, frames: int = 1) -> Payload:
-        """Return the payload of one rank for a bucket.
-
-        Parameters
-        ----------
-        numel : int
-            Entries of the bucket.
-        frames : int
-            Number of its tensors, each of which has a frame.
-        """
+        """Return the payload of one rank for a bucket of ``frames`` tensors, each with a frame."""
         cost = self.cost
         if cost is None:
             return Payload.dense(numel, self.value_bits)
@@ -92,15 +78,7 @@ class Method:
         return Payload(numel, entries, values, bits, header, frames)
 
     def encode_seconds(self, numel: int, ranks: int, frames: int = 1) -> float:
-        """Return the seconds of encoding a bucket on one rank.
-
-        Parameters
-        ----------
-        numel, frames : int
-            As of `payload`.
-        ranks : int
-            Number of ranks that exchange it.
-        """
+        """Return the seconds of encoding a bucket on one of ``ranks`` ranks that exchange it."""
         if ranks == 1:
             return 0.0
         if self.cost is None:
@@ -109,13 +87,7 @@ class Method:
         return self.exchange.encodes(ranks) * self.cost.encode(numel, share * numel, frames)
 
     def decode_seconds(self, numel: int, ranks: int, frames: int = 1) -> float:
-        """Return the seconds of decoding and averaging a bucket on one rank.
-
-        Parameters
-        ----------
-        numel, ranks, frames : int
-            As of `encode_seconds`.
-        """
+        """Return the seconds of decoding and averaging a bucket on one rank."""
         if ranks == 1 or self.cost is None:
             return 0.0
         times = self.exchange.decodes(ranks)

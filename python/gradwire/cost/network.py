@@ -41,14 +41,9 @@ class Link:
             _validate.positive(name, getattr(self, name))
 
     def seconds(self, nbytes: float, rounds: float, messages: float) -> float:
-        """Return the seconds of messages.
+        """Return the seconds of so many bytes on the longest path, and messages of a rank.
 
-        Parameters
-        ----------
-        nbytes, rounds : float
-            Bytes on the longest path, and messages on it that have to wait for each other.
-        messages : float
-            Number of messages that a rank sends.
+        ``rounds`` of these have to wait for each other.
         """
         return rounds * self.latency + messages * self.overhead + 8.0 * nbytes / self.bandwidth
 
@@ -125,13 +120,7 @@ class Payload:
 
     @classmethod
     def dense(cls, numel: int, value_bits: float = 32.0) -> Self:
-        """Return the payload of all values, without frames.
-
-        Parameters
-        ----------
-        numel, value_bits
-            As of `Payload`.
-        """
+        """Return the payload of all values, without frames."""
         return cls(numel, float(numel), value_bits)
 
     @classmethod
@@ -139,17 +128,8 @@ class Payload:
         """Return the payload of some entries, with estimated sizes of positions and headers.
 
         A position takes `information_bits` and 0.3 bits, half of the most that Elias–Fano coding
-        adds; a header takes 48 bytes. A `gradwire.cost.Calibration` has measured sizes.
-
-        Parameters
-        ----------
-        numel, entries, value_bits, frames
-            As of `Payload`.
-
-        Raises
-        ------
-        ValueError
-            More entries are sent than there are.
+        adds; a header takes 48 bytes. A `gradwire.cost.Calibration` has measured sizes. Raises a
+        ValueError if more entries are sent than there are.
         """
         bits = information_bits(numel, entries) + 0.3 if 0.0 < entries < numel else 0.0
         return cls(numel, entries, value_bits, bits, 48.0, frames)
@@ -170,29 +150,18 @@ class Payload:
         return self.value_bytes + self.position_bytes
 
     def share(self, parts: int) -> Self:
-        """Return the payload of one part if every tensor is cut into equal parts.
+        """Return the payload of one part if every tensor is cut into ``parts`` equal parts.
 
         Each part of a tensor has a frame of its own, as where the ranks of a node divide a bucket.
-
-        Parameters
-        ----------
-        parts : int
-            Number of parts, at least 1.
         """
         return dataclasses.replace(
             self, numel=-(-self.numel // parts), entries=self.entries / parts
         )
 
     def range(self, parts: int) -> Self:
-        """Return the payload of one range if the bucket is cut into equal ranges.
+        """Return the payload of one range if the bucket is cut into ``parts`` equal ranges.
 
-        A range holds some of the tensors, or a part of one, as where each rank owns a range of a
-        bucket.
-
-        Parameters
-        ----------
-        parts : int
-            Number of ranges, at least 1.
+        A range holds some of the tensors, or a part of one, as where each rank owns a range.
         """
         frames = max(1, -(-self.frames // parts))
         return dataclasses.replace(self.share(parts), frames=min(frames, self.frames))
