@@ -88,11 +88,11 @@ def beyond(check: Any) -> Iterator[tuple[Any, type[Exception]]]:
         yield from ((value, TypeError) for value in (1, "yes", np.True_))
     elif check._check is _validate.integer:
         yield from ((value, TypeError) for value in (1.5, True, "1"))
-        yield check._bounds["low"] - 1, ValueError
+        yield from ((value, ValueError) for value in (check._bounds["low"] - 1, 10**400))
         yield check._bounds.get("high", 2**63 - 1) + 1, ValueError
     elif check._check in (_validate.positive, _validate.clip, *SHARES):
         yield from ((value, TypeError) for value in (True, "1"))
-        yield from ((value, ValueError) for value in (NAN, math.inf, -0.1))
+        yield from ((value, ValueError) for value in (NAN, math.inf, -0.1, 10**400))
         bounds = check._bounds
         yield from ((bounds[name], ValueError) for name in ("above", "below") if name in bounds)
         if "low" in bounds:
@@ -145,6 +145,9 @@ NOT_VALUES = [
     ("SID(0.01, band=(1.25, 0.8))", "band must be"),
     ("SID(0.01, band=(1.1, 1.2))", "band must be"),
     ("SID(0.01, band=(0.8, nan))", "band.1. must be finite"),
+    ("SID(0.01, stages=10**400)", "stages must be at most 64"),
+    ("SID(0.01, band=(0, 10**400))", "must fit in a float64"),
+    ("ChunkTopK(10, tile=(10**400, 1))", r"tile\[0\] must be at most"),
     ("Affine(fit='zero', bits=1)", "at least 2 bits"),
     ("Affine(rounding='stochastic')", 'fit="range"'),
     ("AdamCorrection(eps=1e-39)", "eps"),
