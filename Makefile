@@ -101,14 +101,14 @@ bench: ## Time the codecs, a plain copy and other implementations (ARGS="--quick
 accuracy: ## Train four models to completion with and without compression (ARGS="--quick" for ten minutes)
 	@$(environment) demo && $(python) -m benches.accuracy $(ARGS)
 
-study: ## Time to dense accuracy over links and ranks: who wins, where compression loses (ARGS="--quick")
+study: ## Time to dense accuracy over links and ranks: who wins, where compression loses (ARGS="--only 25M")
 	@$(environment) demo && $(python) -m benches.study $(ARGS)
 
 weights: ## Weights, checkpoints and activations in fewer bits (ARGS="--quick --only checkpoints"; PEERS=1: beside zstd and zipnn)
 	@$(environment) demo weights $(if $(PEERS),peers) && $(python) -m benches.weights $(ARGS)
 
-bench-instructions: ## Instructions per element of kernels and encodes, with valgrind (ARGS="--only sweep")
-	@$(PYTHON) -m benches.instructions $(ARGS)
+bench-instructions: ## Instructions per element of kernels and encodes, with valgrind (ARGS="sweep" for those with this text)
+	@scripts/instructions.sh $(ARGS)
 
 .PHONY: docs wheel release-check cuda lock clean
 docs: ## The documentation as HTML, under .cache/docs
