@@ -322,27 +322,6 @@ class Codec(Part):
             return frame
         return self._encode_at(x, state, positions)
 
-    def encode_at_into(
-        self,
-        x: "NDArray[Any]",
-        state: State | None,
-        positions: "NDArray[np.uint32]",
-        out: "bytearray | memoryview | NDArray[np.uint8]",
-    ) -> int:
-        """Encode at the start of a buffer of the caller, and return the number of bytes written.
-
-        Otherwise like `encode_at`. The rest of ``out`` is unchanged.
-
-        Parameters
-        ----------
-        out : numpy.ndarray
-            uint8, writable, C-contiguous, sharing no memory with ``x`` or ``positions``, and long
-            enough: else a ValueError or TypeError. Nothing is trimmed, and the state is unchanged.
-        """
-        into = self._codec.encode_at_into
-        nbytes: int = self._transaction(into, x, state, positions, out, None, False, False)
-        return nbytes
-
     def preview(self, x: "NDArray[Any]", state: State | None = None) -> "NDArray[np.float32]":
         """Return what the sparsifier would see in the next `encode`: the sum of ``x`` and memory.
 
