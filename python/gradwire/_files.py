@@ -1,7 +1,6 @@
 """Files: read up to a limit, and written completely or not at all."""
 
 import contextlib
-import errno
 import json
 import os
 import re
@@ -20,35 +19,19 @@ if sys.platform != "win32":
     import fcntl
 
 
-def standard_input() -> BinaryIO:
-    """Return the bytes of standard input; raise an OSError if the process has none (``<&-``)."""
-    if sys.stdin is None:
-        raise OSError(errno.EBADF, "standard input is closed")
-    return sys.stdin.buffer
+def read_json(path: str | os.PathLike[str], most: int) -> Any:
+    """Read a JSON file, of which no more than ``most`` bytes, a multiple of 1 MiB, are read.
 
-
-def read_text(path: str | os.PathLike[str], most: int) -> str:
-    """Read a file of UTF-8, or standard input if its name is ``-``.
-
-    No more than ``most`` bytes, a multiple of 1 MiB, are read or kept in memory. Raises a
-    ValueError if the file has more, or is not UTF-8.
+    Raises a ValueError if it has more, is invalid, not UTF-8, or too deeply nested.
     """
-    with contextlib.ExitStack() as stack:
-        standard = path == "-"
-        source = standard_input() if standard else stack.enter_context(open(path, "rb"))
-        data = source.read(most + 1)
+    with open(path, "rb") as file:
+        data = file.read(most + 1)
     if len(data) > most:
         raise ValueError(f"it has more than {most >> 20} MiB")
     try:
-        return data.decode("utf-8")
+        return json.loads(data.decode("utf-8"))
     except UnicodeDecodeError:
         raise ValueError("it is not UTF-8 text") from None
-
-
-def read_json(path: str | os.PathLike[str], most: int) -> Any:
-    """Read a JSON file with `read_text`; raise a ValueError if invalid or too deeply nested."""
-    try:
-        return json.loads(read_text(path, most))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 

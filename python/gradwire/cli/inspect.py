@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import errno
 import importlib
 import io
 import json
@@ -12,7 +13,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from gradwire import Frame, GradwireError, _files
+from gradwire import Frame, GradwireError
 from gradwire._files import word_for
 from gradwire._validate import MAX_NUMEL
 from gradwire.cost.network import information_bits
@@ -164,7 +165,9 @@ def _read_frame(file: str) -> Frame:
     """
     with contextlib.ExitStack() as stack:
         standard = file == "-"
-        source = _files.standard_input() if standard else stack.enter_context(open(file, "rb"))
+        if standard and sys.stdin is None:
+            raise OSError(errno.EBADF, "standard input is closed")
+        source = sys.stdin.buffer if standard else stack.enter_context(open(file, "rb"))
         head = _up_to(source, _HEADER_NBYTES)
         try:
             need = Frame(head, max_numel=MAX_NUMEL).nbytes
