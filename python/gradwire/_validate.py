@@ -50,7 +50,7 @@ def positive(
     value: object,
     *,
     low: float = 0,
-    above: float = -1.0,
+    above: float = -math.inf,
     below: float = math.inf,
     high: float = math.inf,
 ) -> float:
@@ -172,7 +172,7 @@ class Check:
 Band = Annotated[tuple[float, float], Check(band)]
 Clip = Annotated[float, Check(clip)]
 Entries = Annotated[int, Check(integer, low=1, high=MAX_NUMEL)]
-Inside = Annotated[float, Check(unit_interval, below=1)]  # in (0, 1)
+ProperShare = Annotated[float, Check(unit_interval, below=1)]  # in (0, 1)
 Ratio = Annotated[float, Check(ratio)]
 Seed = Annotated[int, Check(integer, low=0)]  # of 63 bits
 Seed64 = Annotated[int, Check(integer, low=0, high=2**64 - 1)]

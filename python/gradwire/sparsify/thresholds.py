@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal, Self
 
 from gradwire import _validate
-from gradwire._validate import Band, Check, Entries, Inside, Ratio, Seed
+from gradwire._validate import Band, Check, Entries, ProperShare, Ratio, Seed
 from gradwire.sparsify.base import OwnSelection
 
 _FLOAT32_MAX = 3.4028234663852886e38
@@ -79,7 +79,7 @@ class SID(OwnSelection):
     distribution: Literal["pareto", "exponential", "gamma"] = "pareto"
     stages: Annotated[Literal["adaptive", "paper", "tracking"] | int, Check(_stages)] = "adaptive"
     band: Band | None = (0.8, 1.25)
-    first_ratio: Inside = 0.25
+    first_ratio: ProperShare = 0.25
     kind: ClassVar[str] = "sid"
 
 
@@ -228,5 +228,5 @@ class Trimmed(OwnSelection):
     ratio: Ratio
     _: dataclasses.KW_ONLY
     method: Literal["trim", "search"] = "trim"
-    step: Inside = 0.2
+    step: ProperShare = 0.2
     kind: ClassVar[str] = "trimmed"

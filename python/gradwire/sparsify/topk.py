@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated, ClassVar, Self
 
 from gradwire import _validate
-from gradwire._validate import Check, Entries, Inside, Ratio, Seed, Share
+from gradwire._validate import Check, Entries, ProperShare, Ratio, Seed, Share
 from gradwire.sparsify.base import OwnSelection, Sparsifier
 
 _RatioOrK = Annotated[float, Check(_validate.ratio, k=True)]
@@ -145,7 +145,7 @@ class SampledTopK(OwnSelection):
     strided: bool = True
     resample: bool = True
     upper: Annotated[float, Check(_validate.positive, above=1)] = 1.3
-    lower: Inside = 0.8
+    lower: ProperShare = 0.8
     seed: Seed = 0
     kind: ClassVar[str] = "sampled_topk"
 
