@@ -21,12 +21,11 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 from benches.accuracy import run
 from benches.accuracy.run import Task
-from benches.accuracy.tasks.windows import Windows
+from benches.accuracy.tasks.text import Text
 from benches.harness.digits import Digits
 from benches.harness.rank_process import form_group
 from benches.harness.recipes import rate_for, recipe_for, scheduled
 from benches.harness.tasks import Batch, half_hook
-from benches.harness.text import TextNet, characters, python_sources
 from gradwire.cli.codecs import build
 from gradwire.schedule import Constant
 from gradwire.torch import ddp
@@ -40,26 +39,9 @@ EVALUATIONS = 12
 Say = Callable[..., None]
 
 
-class Text(Windows):
-    """The text task of ``make accuracy``, with less that is held out."""
-
-    def __init__(self, ranks: int) -> None:
-        texts = python_sources()
-        super().__init__(
-            "the Python standard library's top-level modules",
-            texts,
-            characters,
-            batch=8 * ranks,
-            held_out=64,
-        )
-
-    def new(self) -> nn.Module:
-        return TextNet(self.length)
-
-
 TASKS: dict[str, Callable[[int], Task]] = {
     "digits": lambda ranks: Digits(32 * ranks),
-    "text": Text,
+    "text": lambda ranks: Text(batch=8 * ranks, held_out=64),
 }
 USUAL = {"digits": "sgd", "text": "adamw"}
 """What such models are trained with if nothing is compressed."""

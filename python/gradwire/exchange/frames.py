@@ -78,9 +78,8 @@ class ReduceScatter(Owners):
     owner's residual: as with `AllGather`, N times the applied values plus the residuals of all
     ranks equal the input, exactly for float32 values except for the rounding of sums.
 
-    With k entries a rank, k go out and 1.2 k come in, whatever the number of ranks; with
-    `AllGather`, (N - 1) k come in. In return, a bucket takes four successive messages instead of
-    one, and small sums are sent later. So this is for many ranks: see docs/exchanges-inside.md.
+    With k entries a rank, k go out and 1.2 k come in, whatever the number of ranks, in four
+    successive messages: see docs/exchanges-inside.md.
 
     The codec needs a memory with a residual: not `gradwire.memory.NoMemory`.
     """
@@ -118,13 +117,11 @@ class QuantizedAllReduce(Owners):
     ``block=None``) saturates there at averages N times smaller. A residual keeps the excess for
     later; without one such a codec is refused.
 
-    Whatever the number of ranks, a rank sends 2 (N - 1) / N frames, and decodes two; with
-    `AllGather`, N - 1 and N. In return, a bucket takes four successive messages instead of one, and
-    values are quantized twice. See docs/exchanges-inside.md.
+    Whatever the number of ranks, a rank sends 2 (N - 1) / N frames, and decodes two, in four
+    successive messages: see docs/exchanges-inside.md.
 
-    For codecs that send every entry: `gradwire.onebit`, `gradwire.signsgd`, `gradwire.qsgd`,
-    `gradwire.terngrad`, `gradwire.natural`, `gradwire.float8`, `gradwire.dense`; and for
-    `gradwire.adaptive`, whose owners send as many of the sums as with `ReduceScatter`.
+    For codecs that send every entry, and for `gradwire.adaptive`, whose owners send as many of the
+    sums as with `ReduceScatter`.
 
     References
     ----------
@@ -175,12 +172,8 @@ class ByRanks(Exchange):
     possible: with a codec that they refuse, in a hierarchy, with FSDP2 and Horovod. Everything but
     `attach`, such as `gradwire.torch.all_reduce`, always gathers.
 
-    Why eight: from there on, for 25 million parameters, the cost model finds the reduce-scatter no
-    slower on any link from 0.1 to 10 Gbit/s, with a quarter of the bytes or less; with fewer ranks
-    they gain too little for a second selection or rounding, which cost 0.02 to 0.03 in loss: see
-    docs/exchanges-inside.md.
-
-    States and frames are the same, so a checkpoint of one can be resumed with the other.
+    docs/exchanges.md says why eight. States and frames are the same, so a checkpoint of one can be
+    resumed with the other.
     """
 
     kind: ClassVar[str] = "by_ranks"

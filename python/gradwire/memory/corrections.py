@@ -87,11 +87,9 @@ class AdamCorrection(Memory):
     divides the learning rate by its root, so that the rate of uncompressed training is right. Where
     nothing measures it, as with `gradwire.torch.all_reduce`, it counts as 1.
 
-    The arithmetic is in float32, with each operation rounded separately. A second moment beyond
-    float32 stays the largest number there is, and one below the smallest normal number is 0.
-    Neither makes a step larger than Adam's bound, ``lr * sqrt((1 - beta2**t) / (1 - beta2))``: at
-    most ``lr / sqrt(1 - beta2)``, and ``lr`` in the first step. A gradient that is not finite is
-    refused, and nothing changes.
+    The arithmetic is in float32, with each operation rounded separately. Whatever the gradients, no
+    step is larger than Adam's bound, ``lr * sqrt((1 - beta2**t) / (1 - beta2))``: see
+    docs/memory.md.
 
     The state holds four buffers of n elements, two pairs that swap on success; float32, or with
     ``low_memory`` bfloat16. Every encode reads the tensor, ``v`` and ``r`` and writes ``v`` and

@@ -60,10 +60,9 @@ def adam(
     What is decoded is an update and not a gradient; attached, `torch.optim.AdamW` subtracts it, and
     ``beta2`` and ``eps`` are the optimizer's unless they are given. So is the learning rate, for
     any number of ranks: see `gradwire.memory.AdamCorrection`. Attached without a schedule, it sends
-    more in the first steps: see `gradwire.schedule.recommended`. What rounding takes away stays in
-    the residual. What is sent lies just above one threshold, so that a sign and one of two fitted
-    magnitudes say it: a tenth fewer bytes than bfloat16 without loss, and the same accuracy. The
-    composition with exact top-k is this library's.
+    more in the first steps: see `gradwire.schedule.recommended`. What is sent lies just above one
+    threshold, so that a sign and one of two fitted magnitudes say it; what rounding takes away
+    stays in the residual. The composition with exact top-k is this library's.
     """
     return composition(
         TopK(ratio=ratio), quantize, AdamCorrection(beta2=beta2, eps=eps), indices, exchange
@@ -300,7 +299,7 @@ def redsync(
 ) -> Codec:
     """Send k to 2 k entries above a searched threshold, or exactly the k largest.
 
-    The search usually ends without a suitable threshold and then sends exactly what `topk` sends;
-    on heavy tails it nearly always does. The paper trims small layers and searches in large ones.
+    The search usually ends without a suitable threshold and then sends exactly what `topk` sends.
+    The paper trims small layers and searches in large ones.
     """
     return composition(Trimmed(ratio, method=method), quantize, memory, indices, exchange)

@@ -261,10 +261,8 @@ def recommended(codec: Codec) -> Schedule:
 
     Entries wait for 1 / ratio steps on average, which costs most at the beginning of a training,
     when weights move fastest. So codecs that send steps, as `gradwire.adam` does, send 2 % of the
-    entries in their first 100 steps, if they send less later: ``BySteps(WarmUp((0.02,)), 100)``. It
-    is as many steps for every ratio, because 1 / ratio of them, at 0.1 %, would be the bytes of
-    20,000 others. 5 % gives back a little more, but ruins training at high learning rates
-    (``docs/ablations.md``). All other codecs send what they send later: ``Constant()``.
+    entries in their first 100 steps, if they send less later: ``BySteps(WarmUp((0.02,)), 100)``;
+    docs/ablations.md compares others. All other codecs send what they send later: ``Constant()``.
 
     Parameters
     ----------

@@ -165,9 +165,8 @@ class Gaussian(OwnSelection):
     The threshold is the mean of the values plus the number of standard deviations that a fraction
     k / n of a normal distribution exceeds on both sides. If fewer than 2/3 k or more than 4/3 k
     entries are above it, it is halved or raised by a half, and the entries are counted again. The
-    corrections are coarse: with error feedback at a ratio of 0.01 they send 3.6 k entries on
-    average on a Laplace distribution, and 4.9 k on a normal one. `band` bounds that; `SID` and
-    `TopK` are more accurate. If no entry is above the final threshold, the k largest are sent.
+    corrections are coarse; `band` bounds them. If no entry is above the final threshold, the k
+    largest are sent.
 
     The default of two corrections follows `GaussianCompressor` in the authors' code
     (hclhkbu/GaussianK-SGD, ``compression.py``): its loop corrects three times, but sends what it
@@ -204,10 +203,8 @@ class Trimmed(OwnSelection):
     Thresholds have the form ``mean + r * (max - mean)``. ``"trim"`` lowers r from 1 until at least
     k entries are above the threshold and selects exactly k of them: the same entries as `TopK`.
     ``"search"`` bisects r until k to 2 k entries are above; if it ends without such a threshold,
-    the k largest are sent. It tries three values of r, and mostly ends that way: in nine of ten
-    steps or more on Student's t(3), and in a fifth to three quarters of the steps on normal and
-    Laplace distributions with error feedback. (The search in the authors' code moves the wrong
-    bound when too few entries are above.)
+    the k largest are sent. It tries three values of r, and mostly ends that way. (The search in
+    the authors' code moves the wrong bound when too few entries are above.)
 
     Parameters
     ----------
