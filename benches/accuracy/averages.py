@@ -162,6 +162,6 @@ class _Rank:
         if not self._gathers:
             return flight.wire
         # A slot has room for a message at least, which dense parameters fill in a real one.
-        slots: Any = flight.contents
+        slots: Any = flight.payload
         unused: int = slots.plan.nbytes - frames
         return flight.wire - (self._exchange.world_size - 1) * unused
