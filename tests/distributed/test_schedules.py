@@ -14,7 +14,7 @@ from torch.optim import AdamW
 import gradwire
 import gradwire.torch.ddp
 from gradwire.schedule import Accordion, BySteps, Constant, DenseWarmUp, WarmUp
-from gradwire.schedule.warm_up import RATIO, STEPS
+from gradwire.schedule.base import RATIO, STEPS
 from gradwire.torch.engine.scheduler import EPOCH
 from gradwire.torch.engine.step import BufferPool
 from tests.distributed.ranks import alike, on

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwire._foreign import word_for
+from gradwire._files import word_for
 from gradwire.errors import CorruptFileError, GradwireError
 from gradwire.weights import coding
 from gradwire.weights.header import (

@@ -285,7 +285,6 @@ class TestSingleTensors:
             lambda state: bytes(codec.encode(x, state)),
             lambda state: codec.encode_into(x, state, room),
             lambda state: bytes(codec.encode_at(x, state, positions)),
-            lambda state: codec.encode_at_into(x, state, positions, room),
             lambda state: bytes(codec.flush(state)),
         ):
             assert len({call(state) for state in states}) == 1

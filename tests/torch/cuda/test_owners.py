@@ -10,7 +10,7 @@ import torch
 import gradwire
 from gradwire import memory, quantize, sparsify
 from gradwire.errors import CorruptFrameError, NonFiniteError
-from gradwire.exchange.owners import owners_for
+from gradwire.exchange.frames import owners_for
 from gradwire.torch.backends import cpu, cuda
 from gradwire.torch.backends.cuda import encoding, merging
 from gradwire.torch.backends.cuda.states import init_state

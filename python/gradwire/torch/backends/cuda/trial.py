@@ -20,7 +20,7 @@ import torch
 from gradwire import presets
 from gradwire._codec import Codec
 from gradwire.errors import ExtensionError, GradwireError
-from gradwire.exchange.owners import owners_for
+from gradwire.exchange.frames import owners_for
 from gradwire.frame import Frame
 from gradwire.memory import Residual
 from gradwire.quantize import BFloat16, Float8, Float16, Lossless
