@@ -16,7 +16,6 @@ STAGED = (
     "test_optimizing",
     "test_parity",
     "test_saving",
-    "test_scaling",
 )
 """Files whose tests also run with copies of all buckets, as for tensors on other devices."""
 CARRIED = (
@@ -31,7 +30,6 @@ CARRIED = (
     "test_quantized_all_reduce",
     "test_reduce_scatter",
     "test_saving",
-    "test_scaling",
     "test_schedules",
 )
 """Files whose tests also run by emulated kernels, with frames that stay where tensors are."""
@@ -57,14 +55,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "backend" not in metafunc.fixturenames:
         return
     name = metafunc.module.__name__
-    found = ["host"] if name.endswith(STAGED) else []
+    others = ["host"] if name.endswith(STAGED) else []
     if name.endswith(CARRIED) and metafunc.function.__name__ not in LONG:
-        found.append("carried")
+        others.append("carried")
     if name.endswith(VALUES):
-        found.append("values")
-    if found:
+        others.append("values")
+    if others:
         mark = pytest.mark.full if name.endswith(DAILY) else pytest.mark.night
-        others = [pytest.param(each, marks=mark) for each in found]
+        others = [pytest.param(other, marks=mark) for other in others]
         metafunc.parametrize("backend", ["cpu", *others], indirect=True)
 
 

@@ -10,11 +10,14 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save, save
 from torch.distributed.checkpoint.stateful import Stateful
-from torch.nn.parallel import DistributedDataParallel
-from torch.optim import AdamW
 
 import gradwire
 import gradwire.torch.ddp
@@ -24,6 +27,7 @@ from tests.distributed.codecs import SEVERAL
 from tests.distributed.ranks import alike, on
 from tests.distributed.scenarios.common import (
     Given,
+    Run,
     attached,
     fingerprint,
     integers,
@@ -67,29 +71,26 @@ def test_torch_distributed_checkpoint_resumes_bit_for_bit(rank, tmp_path, schedu
 @on("two")
 def test_a_checkpoint_that_is_written_while_training_goes_on_is_of_its_step(rank, tmp_path):
     """Train 6 steps, and write what there was after 3 while the last 3 go on; resume from it."""
-    group, seen, kept = dist.new_group(backend="gloo"), [], None  # of the thread that writes
-    for resumed in (False, True):
-        module = network(seed=99 if resumed else 0)
-        model = DistributedDataParallel(module, **SEVERAL)
-        optimizer = AdamW(model.parameters(), lr=0.01)
-        codec = gradwire.adam(ratio=0.05)
-        with gradwire.torch.ddp.attach(model, codec, optimizer=optimizer) as handle:
-            if resumed:
-                module.load_state_dict(kept[0])
-                optimizer.load_state_dict(kept[1])
-                load({"gradwire": handle}, checkpoint_id=tmp_path)
-            else:
-                train(model, rank, range(3), optimizer=optimizer)
-                kept = copy.deepcopy((module.state_dict(), optimizer.state_dict()))
-                options = {"checkpoint_id": tmp_path, "process_group": group}
-                written = async_save({"gradwire": handle}, **options)
-            train(model, rank, range(3, 6), optimizer=optimizer)
-            if not resumed:
-                written.result()
-            assert handle.step == 6
-            seen.append((fingerprint(model), plain(handle.state_dict())))
+    group, states = dist.new_group(backend="gloo"), []  # of the thread that writes
+    with Run(gradwire.adam(ratio=0.05)) as run:
+        run.train(rank, range(3))
+        weights = copy.deepcopy(run.module.state_dict())
+        moments = copy.deepcopy(get_optimizer_state_dict(run.model, run.optimizer))
+        options = {"checkpoint_id": tmp_path, "process_group": group}
+        written = async_save({"gradwire": run.handle}, **options)
+        run.train(rank, range(3, 6))
+        written.result()
+        states.append(run.state())
+    with Run(gradwire.adam(ratio=0.05), seed=99) as run:
+        run.module.load_state_dict(weights)
+        loose = StateDictOptions(strict=False)  # compressed parameters have nothing there
+        set_optimizer_state_dict(run.model, run.optimizer, moments, options=loose)
+        load({"gradwire": run.handle}, checkpoint_id=tmp_path)
+        run.train(rank, range(3, 6))
+        assert run.handle.step == 6
+        states.append(run.state())
     dist.destroy_process_group(group)
-    assert seen[0] == seen[1]
+    assert states[0] == states[1]
 
 
 @on("ranks")
@@ -131,11 +132,9 @@ class Convolutions(nn.Module):
 @on("two")
 def test_one_state_has_the_residuals_of_all_ranks(rank, size):
     """Of all, or of those that have one, beside what all of them hold."""
-    module = network()
-    optimizer = AdamW(module.parameters(), lr=0.01)
-    options = {"optimizer": optimizer, "min_numel": 64}
-    with attached(module, gradwire.adam(ratio=0.05), options=options) as (model, handle):
-        train(model, rank, range(5), optimizer=optimizer)
+    with Run(gradwire.adam(ratio=0.05), min_numel=64) as run:
+        run.train(rank, range(5))
+        handle = run.handle
         every, whole = handle.gathered_state_dict(None), handle.merged_state_dict()
         alone = handle.merged_state_dict({} if rank else handle.state_dict())
         assert sorted(whole) == ["rank0"]
