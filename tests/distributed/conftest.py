@@ -27,8 +27,6 @@ CARRIED = (
     "test_models",
     "test_modes",
     "test_owners",
-    "test_quantized_all_reduce",
-    "test_reduce_scatter",
     "test_saving",
     "test_schedules",
 )

@@ -215,6 +215,39 @@ def test_the_second_moment_goes_on_while_a_schedule_changes_the_codec(rank, sche
     run.end()
 
 
+def moment_of(run):
+    """The second moment of a weight, the steps of its codec, and those that correct its bias."""
+    state = run.parameter().state
+    return state.second_moment, state.step, state.state_dict()["scalars"]["second_moment_steps"]
+
+
+def saved(rank, folder):
+    """Train, and write a file of this rank."""
+    with Run(gradwire.adam(0.05)) as run:
+        run.train(rank, range(4))
+        (folder / f"{rank}.pt").write_bytes(run.save())
+        return moment_of(run)
+
+
+def loaded(rank, folder, policy):
+    """Load the file of this rank, if it has one."""
+    file = folder / f"{rank}.pt"
+    state = torch.load(file, weights_only=True)["gradwire"] if file.exists() else None
+    with Run(gradwire.adam(0.05)) as run:
+        run.handle.load_state_dict(state, policy)
+        return moment_of(run)
+
+
+@pytest.mark.parametrize("policy", ["keep", pytest.param("drop", marks=pytest.mark.full)])
+def test_all_ranks_also_new_ones_start_from_the_mean_of_second_moments(
+    two, three, tmp_path, policy
+):
+    moments = [moment.astype(np.float64) for moment, *_ in two.run(saved, folder=tmp_path)]
+    for moment, *steps in three.run(loaded, folder=tmp_path, policy=policy):
+        np.testing.assert_allclose(moment, sum(moments) / 2, rtol=1e-6)
+        assert steps == [4, 4]
+
+
 @on("two")
 def test_after_detaching_it_is_torchs_adamw_with_the_moments_of_the_codec(rank):
     run = Run(gradwire.adam(0.05))

@@ -79,8 +79,15 @@ def test_a_bucket_is_encoded_and_decoded_in_one_call(rank, codec, expected):
     assert calls == {name: buckets * times for name, times in expected.items()}
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "scaled"),
+    [
+        (torch.float32, False),
+        (torch.float64, True),
+        (torch.float16, True),
+        (torch.bfloat16, False),
+    ],
+)
 @on("two")
 def test_a_sparsifier_in_python_sends_what_the_same_one_of_the_core_does(rank, dtype, scaled):
     found = []
