@@ -60,8 +60,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         others.append("values")
     if others:
         mark = pytest.mark.full if name.endswith(DAILY) else pytest.mark.night
-        others = [pytest.param(other, marks=mark) for other in others]
-        metafunc.parametrize("backend", ["cpu", *others], indirect=True)
+        marked = [pytest.param(other, marks=mark) for other in others]
+        metafunc.parametrize("backend", ["cpu", *marked], indirect=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

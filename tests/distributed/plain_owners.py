@@ -131,7 +131,7 @@ class Plain:
                 if self.waits:
                     total += left[owner][at] + waiting[owner][at]
                     left[owner][at] = 0.0
-                count = sum(np.count_nonzero(values[at]) for values in sent)
+                count = sum(int(np.count_nonzero(values[at])) for values in sent)
                 again = self.merge(total, -(-6 * count // (5 * size)), column)
                 average[at] = again / np.float32(size)
                 left[owner][at] += total - again

@@ -1,10 +1,7 @@
 """A bucket is a call: the work of a step does not enter the compiled part for each parameter."""
 
-import contextlib
 import dataclasses
-from collections import Counter
 from typing import ClassVar
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -19,6 +16,7 @@ from tests.distributed.scenarios.common import (
     SHAPES,
     Given,
     attached,
+    counted,
     gradients_of,
     integers,
     network,
@@ -56,25 +54,12 @@ class Above(extension.Sparsifier):
 @on("two")
 def test_a_bucket_is_encoded_and_decoded_in_one_call(rank, codec, expected):
     """Of three steps of a network with several parameters in each bucket."""
-    calls = Counter()
-
-    def spy(name):
-        real = getattr(_native, name)
-
-        def call(*arguments, **keywords):
-            calls[name] += 1
-            return real(*arguments, **keywords)
-
-        return mock.patch.object(_native, name, call)
-
     with attached(network(), codec, options=ALL) as (model, handle):
         train(model, rank, range(2))
         before = handle.metrics()["collectives"]
-        with contextlib.ExitStack() as stack:
-            for name in CALLS:
-                stack.enter_context(spy(name))
+        with counted(_native, CALLS) as calls:
             train(model, rank, range(2, 5))
-        buckets = handle.metrics()["collectives"] - before
+            buckets = handle.metrics()["collectives"] - before
     assert buckets >= 3
     assert calls == {name: buckets * times for name, times in expected.items()}
 

@@ -38,7 +38,7 @@ def norms(rank, max_norm, own):
 
 
 @pytest.mark.full
-@on("two")
+@on("ranks")
 def test_the_same_limit_clips_more_steps_and_an_adjusted_one_as_many(rank):
     plain = norms(rank, float("inf"), own=False)
     limit = sorted(plain)[int(0.6 * STEPS)]  # of the first, which clips 40 % of the steps

@@ -127,9 +127,9 @@ def test_every_entry_is_exchanged_as_the_model_says(rank, size):
                     left[node][name] = total - out
                     sent.append(out)
                 assert torch.equal(parameter.grad, (sent[0] + sent[1]) / 2), (step, name)
-        for node, kept in enumerate(joined(handle)):
-            assert sorted(kept) == ["a", "c", "turned"]
-            for name, values in kept.items():
+        for node, residual in enumerate(joined(handle)):
+            assert sorted(residual) == ["a", "c", "turned"]
+            for name, values in residual.items():
                 np.testing.assert_array_equal(values, left[node][name].numpy().ravel())
 
 

@@ -331,7 +331,7 @@ def test_an_optimizer_keeps_no_model_alive(rank):
     new = set(threading.enumerate()) - others
     threads = [each for each in new if each.name.startswith("gradwire")]
     assert threads
-    kept, weight = weakref.ref(run.handle), weakref.ref(run.model.module[0].weight)
+    handle, weight = weakref.ref(run.handle), weakref.ref(run.model.module[0].weight)
     optimizer = run.optimizer
     del run
 
@@ -343,7 +343,7 @@ def test_an_optimizer_keeps_no_model_alive(rank):
     assert not optimizer._optimizer_step_pre_hooks
     del optimizer
     gc.collect()
-    assert kept() is None
+    assert handle() is None
     assert weight() is None
 
 

@@ -4,7 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="these tests need the extra [torch]")
+pytest.importorskip("torch", reason="these tests need the extra [torch]")
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
 
 
 @pytest.fixture(scope="module")
@@ -17,6 +20,6 @@ def group() -> Iterator[None]:
 
 
 @pytest.fixture
-def model(group: None) -> "torch.nn.parallel.DistributedDataParallel":
+def model(group: None) -> DistributedDataParallel:
     """A layer with 64 inputs and outputs."""
-    return torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+    return DistributedDataParallel(torch.nn.Linear(64, 64))

@@ -5,8 +5,10 @@ import hashlib
 import io
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -231,6 +233,26 @@ class Run:
 
     def __exit__(self, *raised: object) -> None:
         self.handle.detach()
+
+
+@contextlib.contextmanager
+def counted(owner: Any, names: Iterable[str]) -> Iterator[Counter[str]]:
+    """Count the calls of functions of a module or class, by name."""
+    calls: Counter[str] = Counter()
+
+    def counting(name: str) -> Callable[..., Any]:
+        real = getattr(owner, name)
+
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            calls[name] += 1
+            return real(*arguments, **keywords)
+
+        return call
+
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            stack.enter_context(mock.patch.object(owner, name, counting(name)))
+        yield calls
 
 
 def reaches(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
