@@ -68,9 +68,7 @@ def rank(index: int, port: int) -> None:
     def count(frame: Any, event: str, _: object) -> None:
         calls[event == "call" and frame.f_code.co_filename.startswith(PACKAGE)] += 1
 
-    dist.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=index, world_size=2
-    )
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=index, world_size=2)
     times: dict[bool, list[float]] = {False: [], True: []}
     loops = {coded: loop(LAYERS, coded=coded) for coded in times}
     for _ in range(BLOCKS):
