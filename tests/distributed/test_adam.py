@@ -23,7 +23,6 @@ from gradwire.sparsify import SID, All, TopK
 from gradwire.torch.ddp import ExchangeError, PairingWarning
 from gradwire.torch.engine.square_ratio import SquareRatio
 from gradwire.torch.exchange import squares
-from gradwire.torch.exchange.squares import sample
 from tests.distributed.ranks import alike, on
 from tests.distributed.scenarios.common import (
     Run,
