@@ -94,7 +94,7 @@ format: ## Format Rust and Python
 	$(bin)/ruff check --fix-only --quiet .
 	$(bin)/ruff format --quiet .
 
-.PHONY: bench accuracy study weights bench-instructions
+.PHONY: bench accuracy study weights bench-instructions bench-history
 bench: ## Time the codecs, a plain copy and other implementations (ARGS="--quick" for a short run)
 	@$(environment) bench && $(python) -m benches.compare $(ARGS)
 
@@ -109,6 +109,9 @@ weights: ## Weights, checkpoints and activations in fewer bits (ARGS="--quick --
 
 bench-instructions: ## Instructions per element of kernels and encodes, with valgrind (ARGS="sweep" for those with this text)
 	@scripts/instructions.sh $(ARGS)
+
+bench-history: ## asv over the package's history (ARGS="NEW" for all new commits; default: HEAD only)
+	@$(environment) bench && PATH="$(bin):$$PATH" scripts/bench_history.sh $(ARGS)
 
 .PHONY: docs wheel release-check cuda lock clean
 docs: ## The documentation as HTML, under .cache/docs
@@ -128,6 +131,6 @@ lock: ## Rewrite requirements/*.txt with the newest versions that the .in files 
 	@$(environment) test && PATH="$(bin):$$PATH" scripts/lock.sh
 
 clean: ## Remove everything these targets create: environment, caches, builds, results
-	rm -rf $(VENV) .venv-oldest .cache target dist {demo,accuracy,study,weights}-results .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-oldest .cache target dist {demo,accuracy,study,weights}-results .asv .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -f python/gradwire/_native*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -86,7 +86,8 @@ def measure(
     entrants: dict[str, Contestant] = {}
     for kind in kinds:
         tick(f"{kind.name}, first steps")
-        entrants[kind.name] = kind(case.numel, case.ratio)
+        entrants[kind.name] = entrant = kind(case.numel, case.ratio)
+        entrant.settle(steps[0])
     decodes = {name: Timing() for name in entrants}
     sent: dict[str, list[tuple[int, int]]] = {name: [] for name in entrants}
 

@@ -1,0 +1,89 @@
+"""Make one run, keep it where ``make accuracy`` looks for it, and print its section's loss curves.
+
+python -m benches.accuracy.single code "adam(0.01)" --ranks 8 --rate 0.001 --seed 0
+
+A run that is kept already is not made again.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from benches.harness import pages, results
+from benches.harness.machine import machine
+from benches.harness.results import Record
+
+from . import store
+from .methods import METHODS
+from .plan import SECTIONS, Run
+from .pool import make_task, train
+from .show import label
+
+
+def arguments(given: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="benches.accuracy.single",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("section", choices=SECTIONS, metavar="SECTION", help=", ".join(SECTIONS))
+    parser.add_argument("method", metavar="METHOD", help="as in the tables of the section")
+    parser.add_argument("--ranks", type=int, default=2, help="default: %(default)s")
+    parser.add_argument("--rate", type=float, required=True, help="the highest learning rate")
+    parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
+    parser.add_argument("--steps", type=int, help="default: those of the section")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="as for make accuracy")
+    parser.add_argument("--out", type=Path, default=Path("accuracy-results"), metavar="DIR")
+    chosen = parser.parse_args(given)
+    series = SECTIONS[chosen.section].methods
+    if (chosen.method, chosen.ranks) not in series:
+        listed = "; ".join(f"{method!r}, {ranks} ranks" for method, ranks in series)
+        parser.error(
+            f"{chosen.section} has no {chosen.method!r} with {chosen.ranks} ranks; "
+            f"choose from {listed}"
+        )
+    chosen.steps = chosen.steps or SECTIONS[chosen.section].steps
+    return chosen
+
+
+def main(given: list[str] | None = None) -> int:
+    chosen = arguments(given)
+    run = Run(chosen.section, chosen.method, chosen.ranks, chosen.rate, chosen.seed)
+    kept = results.Store(chosen.out / "runs.jsonl")
+    key = {**store.key(run, chosen.steps), "versions": store.versions()}
+    if all(record["key"] != key for record in kept.records):
+        section, method = SECTIONS[run.section], METHODS[run.method]
+        outcome = train(
+            make_task(section.task, chosen.data),
+            method,
+            run.learning_rate,
+            ranks=run.ranks,
+            seed=run.seed,
+            steps=chosen.steps,
+            evaluations=section.evaluations,
+        )
+        kept.add({"key": key, **outcome, "processor": machine().get("processor", "")})
+    same = ("section", "edition", "steps", "versions")
+    shown = [each for each in kept.records if all(each["key"][name] == key[name] for name in same)]
+    print(curves(shown))
+    return 0
+
+
+def curves(records: Iterable[Record]) -> str:
+    """Return a table of runs of one length: the held-out loss at each evaluation."""
+    headings = ["method", "ranks", "learning rate", "seed", "kB per step", "seconds"]
+    steps: list[str] = []
+    rows = []
+    for record in records:
+        key, points = record["key"], record["points"]
+        begin = (label(key["method"]), key["ranks"], f"{key['learning_rate']:.4g}", key["seed"])
+        cost = (f"{record['bytes_per_step'] / 1e3:.1f}", f"{record['seconds']:.0f}")
+        rows.append([*begin, *cost, *(f"{point['loss']:.3f}" for point in points)])
+        steps = max(steps, [f"step {point['step']:,}" for point in points], key=len)
+    width = len(headings) + len(steps)
+    return pages.table(headings + steps, [row + [""] * (width - len(row)) for row in rows])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

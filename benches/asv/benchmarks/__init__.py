@@ -1,0 +1,1 @@
+"""Benchmarks of the installed package, run by asv on each commit."""
