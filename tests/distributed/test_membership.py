@@ -18,7 +18,7 @@ import torch
 
 from gradwire.torch import diloco
 from gradwire.torch.diloco import generation
-from gradwire.torch.diloco.heartbeat import Heartbeat
+from gradwire.torch.diloco.store_client import Heartbeat
 from gradwire.torch.errors import ExchangeError, MembershipError, TensorError
 from gradwire.torch.transport import Gloo, stores
 from tests.distributed.ranks import Ranks

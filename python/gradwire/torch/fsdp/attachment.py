@@ -14,8 +14,7 @@ from gradwire.torch.engine.attach import attach_engine
 from gradwire.torch.engine.config import Codecs, GradScaler, Options
 from gradwire.torch.engine.handle import Handle
 from gradwire.torch.engine.sharding import local_shard_of
-from gradwire.torch.fsdp.model import Group, groups_of, names_of
-from gradwire.torch.fsdp.source import FSDPSource
+from gradwire.torch.fsdp.source import FSDPSource, Group, groups_of, names_of
 from gradwire.torch.transport import Hierarchy, ProcessGroups
 
 
