@@ -1,21 +1,6 @@
-"""Programs that users start with torchrun, in ranks that are there already; and heavy imports."""
+"""Programs that users start with torchrun, in ranks that are there already."""
 
-import importlib.util
 import os
-import sys
-
-
-def lazily(name):
-    """Return a module that is imported once it is used: by ranks, which have what it imports.
-
-    The process of pytest only collects their tests, and importing a trainer takes seconds.
-    """
-    if name not in sys.modules:
-        spec = importlib.util.find_spec(name)
-        spec.loader = importlib.util.LazyLoader(spec.loader)
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
 
 
 def as_started_by_torchrun(rank, size, per_node=None):

@@ -12,10 +12,9 @@ import torch
 import gradwire
 import gradwire.torch.ddp
 from gradwire.torch.ddp import PairingWarning, UpdateError
-from tests.distributed.ranks import alike, on
+from tests.distributed.ranks import alike, lazily, on
 from tests.distributed.scenarios.common import network, residuals
 from tests.distributed.scripted import CODEC, ratios, scripted
-from tests.trainers.started import lazily
 
 if find_spec("accelerate") is None:
     pytest.skip("these tests need Accelerate", allow_module_level=True)

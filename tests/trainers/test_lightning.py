@@ -20,10 +20,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire.torch import ddp
-from tests.distributed.ranks import alike, on
+from tests.distributed.ranks import alike, lazily, on
 from tests.distributed.scenarios.common import about, batch, fingerprint, network, plain
 from tests.distributed.scripted import CODEC, ratios, scripted
-from tests.trainers.started import as_started_by_torchrun, lazily
+from tests.trainers.started import as_started_by_torchrun
 
 if find_spec("lightning") is None:
     pytest.skip("these tests need Lightning", allow_module_level=True)

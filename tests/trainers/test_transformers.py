@@ -15,10 +15,9 @@ import torch
 
 import gradwire
 from gradwire.torch.ddp import GradientError, PairingWarning
-from tests.distributed.ranks import alike, on, together
+from tests.distributed.ranks import alike, lazily, on, together
 from tests.distributed.scenarios.common import about, fingerprint, residuals
 from tests.distributed.scripted import BFLOAT16, CODEC, UNCOMPRESSED, ratios, scripted
-from tests.trainers.started import lazily
 
 if find_spec("transformers") is None:
     pytest.skip("these tests need Transformers", allow_module_level=True)
