@@ -53,16 +53,6 @@ class Group:
         return group
 
     @property
-    def is_ended_by_hand(self) -> bool:
-        """Whether the program ends backward passes itself."""
-        return bool(self.module._get_fsdp_state()._state_ctx.manual_backward_finalization)
-
-    @property
-    def is_replicated(self) -> bool:
-        """Whether FSDP itself averages over replicas."""
-        return getattr(self.inner.mesh_info, "replicate_process_group", None) is not None
-
-    @property
     def parameters(self) -> list[nn.Parameter]:
         """The sharded parameters, in FSDP's order."""
         return [each.sharded_param for each in self.inner.fsdp_params]
@@ -225,7 +215,8 @@ class FSDPHook:
             return
         if not self._open:
             passes.begin()
-            if group.is_ended_by_hand and not passes.stands_aside:
+            context = group.module._get_fsdp_state()._state_ctx
+            if context.manual_backward_finalization and not passes.stands_aside:
                 raise ValueError(
                     "set_manual_backward_finalization(True) is not supported: averages are put "
                     "into .grad when FSDP ends the backward pass itself"

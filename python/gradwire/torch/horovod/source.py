@@ -108,63 +108,6 @@ class BucketReadiness:
             self._next = at + 1  # not if it could not be submitted: it fails again
 
 
-_placed: "weakref.WeakSet[Hooks]" = weakref.WeakSet()  # those that are in place, in this process
-
-
-class Hooks:
-    """The hooks of one optimizer on its parameters, named by their ids; they do not keep it alive.
-
-    The method ``arrived`` is called with each parameter whose gradient is ready.
-    """
-
-    def __init__(self, names: dict[int, str], arrived: Callable[[torch.Tensor], None]) -> None:
-        self._names = names
-        self._arrived = weakref.WeakMethod(arrived)
-        self._registered: list[Any] = []
-        self.active = False
-
-    def check(self) -> None:
-        """Remove other hooks on these parameters; raise a ValueError if they exchange gradients."""
-        if self._others():
-            gc.collect()  # an optimizer that nobody has any more may not be gone yet
-        for other in self._others():
-            if other.active:
-                shared = self._names.keys() & other._names.keys()
-                name = next(name for key, name in self._names.items() if key in shared)
-                raise ValueError(
-                    f"{name!r} belongs to another distributed optimizer, which exchanges its "
-                    "gradient: detach() the handle of that one first"
-                )
-            other.remove()
-
-    def place(self, tensor: torch.Tensor) -> None:
-        """Register a hook."""
-        known = self._arrived
-
-        def hook(parameter: torch.Tensor) -> None:
-            arrived = known()
-            if arrived is not None:
-                arrived(parameter)
-
-        required = tensor.requires_grad
-        tensor.requires_grad_(True)  # a frozen parameter takes no hooks, but keeps them
-        registered = tensor.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
-        tensor.requires_grad_(required)
-        self._registered.append(registered)
-        _placed.add(self)
-
-    def remove(self) -> None:
-        """Stop intercepting gradients."""
-        _placed.discard(self)
-        while self._registered:
-            self._registered.pop().remove()
-
-    def _others(self) -> "list[Hooks]":
-        """Return the hooks of other optimizers that have some of these parameters."""
-        every = (each for each in _placed if each is not self)
-        return [each for each in every if self._names.keys() & each._names.keys()]
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Settings:
     """The options for attaching the codec, now or again after Horovod has lost a rank."""
@@ -194,12 +137,16 @@ class HorovodAverage:
 
 @dataclass(slots=True)
 class _ExchangedBucket:
-    """A bucket in progress, which writes its result to ``.grad``."""
+    """A bucket in progress, of several gradients or of one sparse gradient, where `flat` is None.
+
+    `factor` makes the average what is written to ``.grad``.
+    """
 
     tensors: Sequence[torch.Tensor]
     versions: list[tuple[int, int] | None]
     average: Average
-    write: Callable[[torch.Tensor], None]
+    flat: FlatGradients | None
+    factor: float
 
     def changed(self) -> torch.Tensor | None:
         """Return a parameter whose gradient was changed since it was read, as by clipping.
@@ -209,6 +156,16 @@ class _ExchangedBucket:
         """
         pairs = zip(self.tensors, self.versions, strict=True)
         return next((tensor for tensor, known in pairs if _version(tensor) != known), None)
+
+    def write(self, average: torch.Tensor) -> None:
+        """Write the result to ``.grad``."""
+        if self.flat is not None:
+            self.flat.write(self.factor)
+        else:
+            self.tensors[0].grad = average if self.factor == 1.0 else average * self.factor
+
+
+_hooked: "weakref.WeakSet[HorovodSource]" = weakref.WeakSet()  # those with hooks, in this process
 
 
 class HorovodSource:
@@ -223,7 +180,7 @@ class HorovodSource:
         self._channel: HorovodChannel  # for uncompressed averages alone, from register() on
         self._passes: BackwardPasses | None = None
         self._holder: object = None
-        self._hooks = Hooks(self._names, self.arrived)
+        self._hooks: list[Any] = []
         self._lock = threading.RLock()  # autograd has a thread for each device
         self._turn: BucketReadiness | None = None
         self._flying: list[_ExchangedBucket] = []
@@ -235,23 +192,45 @@ class HorovodSource:
     # What the reducer calls -------------------------------------------------------------------
 
     def register(self) -> None:
-        """Create the channel for uncompressed averages; raise if other hooks exchange gradients."""
-        self._hooks.check()
+        """Create the channel for uncompressed averages; raise if another source has the parameters.
+
+        Hooks of one that is detached are removed.
+        """
+        if self._others():
+            gc.collect()  # an optimizer that nobody has any more may not be gone yet
+        for other in self._others():
+            if other._passes is not None:
+                name = next(name for key, name in self._names.items() if key in other._names)
+                raise ValueError(
+                    f"{name!r} belongs to another distributed optimizer, which exchanges its "
+                    "gradient: detach() the handle of that one first"
+                )
+            other.remove()
         self._channel = self._transport.make()
 
     def open(self, passes: BackwardPasses, holder: object) -> None:
         """Exchange gradients from now on."""
         self._passes, self._holder, passes.dense = passes, holder, self._dense
+        arrived = weakref.WeakMethod(self.arrived)  # a hook does not keep this object alive
+
+        def hook(parameter: torch.Tensor) -> None:
+            call = arrived()
+            if call is not None:
+                call(parameter)
+
         # Now, not earlier: the hooks that tell where gradients come from must run before these.
         for bucket in self._settings.buckets:
             for each in bucket:
-                self._hooks.place(each)
-        self._hooks.active = True
+                required = each.requires_grad
+                each.requires_grad_(True)  # a frozen parameter takes no hooks, but keeps them
+                made = each.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+                each.requires_grad_(required)
+                self._hooks.append(made)
+        _hooked.add(self)
 
     def close(self) -> None:
         """Average gradients uncompressed from now on."""
         self._passes = self._holder = None
-        self._hooks.active = False
 
     def transport(self, ranks: Any, timeout: timedelta | None) -> Transport:
         """Raise a ValueError: Horovod re-creates its groups for all their users at once."""
@@ -262,7 +241,14 @@ class HorovodSource:
 
     def remove(self) -> None:
         """Stop intercepting gradients."""
-        self._hooks.remove()
+        _hooked.discard(self)
+        while self._hooks:
+            self._hooks.pop().remove()
+
+    def _others(self) -> "list[HorovodSource]":
+        """Return the sources of other optimizers that have some of these parameters."""
+        every = (each for each in _hooked if each is not self)
+        return [each for each in every if self._names.keys() & each._names.keys()]
 
     # What the optimizer calls -----------------------------------------------------------------
 
@@ -383,14 +369,7 @@ class HorovodSource:
         # What goes without the codec is a sum already.
         sums = self._sums and not isinstance(average, HorovodAverage)
         factor = float(self._channel.size) if sums else 1.0
-
-        def write(result: torch.Tensor) -> None:
-            if flat is not None:
-                flat.write(factor)
-            else:
-                tensors[0].grad = result if factor == 1.0 else result * factor
-
-        self._flying.append(_ExchangedBucket(tensors, versions, average, write))
+        self._flying.append(_ExchangedBucket(tensors, versions, average, flat, factor))
 
     def _finish(self) -> torch.Tensor | None:
         """Wait for all buckets, and write their averages; raise the error if they do not count.
