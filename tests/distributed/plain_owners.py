@@ -152,8 +152,8 @@ def steps(rank: int, size: int, codec: Any, scale: int) -> list[dict[str, Any]]:
                     "calls": counting.calls,
                     "wire": handle.report().wire_bytes,
                     "buckets": [
-                        ([each.name for each in layout.compressed], layout.dense_numel)
-                        for layout in handle._passes._submitted
+                        ([each.name for each in contents.compressed], contents.dense_numel)
+                        for contents in handle._passes._submitted
                     ],
                     "runs": {key: handle._parameters[key].run for key in before},
                 }

@@ -290,7 +290,7 @@ def test_averages_that_differ_are_noticed_a_step_later_on_every_rank(rank, name)
     note = AverageChecksums.note
 
     def changed(checksums, flight):
-        if "3.weight" in flight.task.layout.names:
+        if "3.weight" in flight.task.contents.names:
             flight.task.bucket.values.view(torch.uint8)[5] ^= 1
         note(checksums, flight)
 

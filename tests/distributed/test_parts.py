@@ -84,7 +84,7 @@ def test_models_that_cannot_be_attached_to_are_refused(model: dict[str, Any], te
 
 
 @pytest.fixture
-def layout() -> BucketContents:
+def contents() -> BucketContents:
     parameters = [
         ParameterSlot("w", torch.zeros(2000), state=cast(Any, object()), limit=SizeLimit(500)),
         ParameterSlot("b1", torch.zeros(7)),
@@ -93,14 +93,14 @@ def layout() -> BucketContents:
     return BucketContents(parameters, torch.float32)
 
 
-def test_neighbouring_dense_parameters_are_one_run(layout: BucketContents) -> None:
-    assert layout.runs == ((2000, 2016),)
-    assert layout.dense_numel == 16
-    assert [piece.parameter.name for piece in layout.pieces] == ["w"]
+def test_neighbouring_dense_parameters_are_one_run(contents: BucketContents) -> None:
+    assert contents.runs == ((2000, 2016),)
+    assert contents.dense_numel == 16
+    assert [piece.parameter.name for piece in contents.pieces] == ["w"]
 
 
-def test_records_of_a_slot_read_as_they_were_written(layout: BucketContents) -> None:
-    plan = SlotLayout.of(layout, 4)
+def test_records_of_a_slot_read_as_they_were_written(contents: BucketContents) -> None:
+    plan = SlotLayout.of(contents, 4)
     fronts = np.zeros((2, plan.front), np.uint8)
     for front, record in zip(fronts, [(120, 130, 1), (500, 2**40, 0)], strict=True):
         plan.records(front)[0] = record
@@ -121,15 +121,15 @@ def test_a_leader_trims_positions_into_its_residual() -> None:
     slot = ParameterSlot("w", torch.from_numpy(x), state=codec.init_state(4000, name="w"))
     slot.codec = codec
     bucket = backends.backend_for(slot.tensor).bucket(slot.tensor)
-    layout = BucketContents([slot], torch.float32)
-    task = BucketTask(layout, bucket, Step(), True, lambda: 1.0, 0.0)
+    contents = BucketContents([slot], torch.float32)
+    task = BucketTask(contents, bucket, Step(), True, lambda: 1.0, 0.0)
     channel: Any = SimpleNamespace(rank=0, size=1)
     exchange: Any = build(codec.exchange, channel, lambda *_: channel, {}, check_result=False)
-    whole, wanted, _ = exchange._lead(task, layout.pieces[0], 4000)
+    whole, wanted, _ = exchange._lead(task, contents.pieces[0], 4000)
     assert len(whole) == wanted
     task.step.undo_all()
     for limit in (300, 100, 40, 16):
-        positions, asked, (_, values) = exchange._lead(task, layout.pieces[0], limit)
+        positions, asked, (_, values) = exchange._lead(task, contents.pieces[0], limit)
         sent, left = np.zeros_like(x), slot.state.residual
         assert left is not None
         assert len(positions) <= limit
@@ -142,7 +142,7 @@ def test_a_leader_trims_positions_into_its_residual() -> None:
         task.step.undo_all()
         assert slot.state.step == 0
     with pytest.raises(ExchangeError, match="3 bytes are too few for any positions of 'w'"):
-        exchange._lead(task, layout.pieces[0], 3)
+        exchange._lead(task, contents.pieces[0], 3)
     assert slot.state.step == 0
 
 

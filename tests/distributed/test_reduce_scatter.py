@@ -117,16 +117,16 @@ def test_residuals_set_aside_come_back_whatever_fails() -> None:
         codec.encode(np.arange(100, dtype=np.float32), state)
     before = [state.residual for state in states]
     slots = [SimpleNamespace(codec=codec, state=state) for state in states]
-    layout = cast(BucketContents, SimpleNamespace(compressed=slots))
+    contents = cast(BucketContents, SimpleNamespace(compressed=slots))
     good, bad = [_Run(0, 10, 60), _Run(1, 0, 50)], [_Run(0, 10, 60), _Run(1, 0, 101)]
 
     def failing(*_: object) -> None:
         assert not any(state._lift(10, 50).any() for state in states)
         raise RuntimeError("the encode fails")
 
-    with pytest.raises(RuntimeError, match="fails"), _aside(layout, good):
+    with pytest.raises(RuntimeError, match="fails"), _aside(contents, good):
         failing()
-    with pytest.raises(ValueError, match="entries 0 to 101"), _aside(layout, bad):
+    with pytest.raises(ValueError, match="entries 0 to 101"), _aside(contents, bad):
         pass
     for state, residual in zip(states, before, strict=True):
         np.testing.assert_array_equal(state.residual, residual)

@@ -232,11 +232,11 @@ class Run:
     def step(self, number):
         """Exchange all buckets; return their averages as the caller's stream finds them."""
         step, buckets = Step(number), []
-        for index, layout in enumerate(self.layouts):
-            buffer = self.put(torch.zeros(layout.numel))
+        for index, contents in enumerate(self.layouts):
+            buffer = self.put(torch.zeros(contents.numel))
             buffer.copy_(gradients(number, index), non_blocking=True)
             last = index == len(self.layouts) - 1
-            buckets.append((buffer, self.worker.submit(step, layout, buffer, last=last)))
+            buckets.append((buffer, self.worker.submit(step, contents, buffer, last=last)))
         assert self.worker.drain(60.0)
         if step.error is not None:
             raise step.error
@@ -247,8 +247,8 @@ class Run:
     def states(self):
         return [
             each.state.state_dict()["residual"]
-            for layout in self.layouts
-            for each in layout.compressed
+            for contents in self.layouts
+            for each in contents.compressed
         ]
 
     def end(self):

@@ -6,8 +6,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import gradwire
 from gradwire.torch.backends import dispatch, host
+from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.grad_tracker import GradSource, GradTracker
-from gradwire.torch.engine.parameter import ParameterSlot
+from gradwire.torch.engine.parameter import ParameterSlot, set_codec
 
 
 class Reads(TorchDispatchMode):
@@ -29,11 +30,12 @@ def tensors():
 def origins(tensors):
     """Of parameters whose ``.grad`` a first pass has brought."""
     codec = gradwire.dgc(ratio=0.01)  # what it computes must not be mixed with gradients
-    made = GradTracker(
-        [ParameterSlot(str(index), each, codec, object()) for index, each in enumerate(tensors)]
-    )
+    slots = [ParameterSlot(str(index), each, None, object()) for index, each in enumerate(tensors)]
+    for slot in slots:
+        set_codec(slot, codec)
+    made = GradTracker(slots)
     torch.stack(tensors).sum().backward()
-    made.exchanged([mark.parameter for mark in made.marks], GradSource.SENT)
+    made.exchanged(BucketContents([mark.parameter for mark in made.marks], torch.float32))
     return made
 
 
@@ -59,6 +61,7 @@ def test_what_was_not_cleared_is_mixed(tensors, origins, monkeypatch, backend, c
         if backend == "host":
             assert reads.count == 0, "all flags are read at once"
     assert (found is not None) == mixed
+    origins.read_flags()
     expected = GradSource.MIXED if mixed else GradSource.LOCAL
     assert [mark.origin for mark in origins.marks] == [expected, expected, GradSource.SENT]
 
@@ -68,17 +71,16 @@ def test_what_is_kept_is_asked_of_all_at_once(tensors, origins, monkeypatch):
     tensors[0].grad.zero_()
     parameters = [mark.parameter for mark in origins.marks]
     with Reads() as reads:
-        assert origins.kept(parameters) == parameters[1:]
+        assert origins.holding(parameters) == parameters[1:]
         tensors[1].grad = None
-        assert origins.kept(parameters) == parameters[2:]
+        assert origins.holding(parameters) == parameters[2:]
         torch.stack(tensors).sum().backward()
-        origins.read_pending()
+        origins.read_flags()
         assert reads.count == 0
         assert [mark.origin for mark in origins.marks] == [
             *(GradSource.LOCAL, GradSource.LOCAL, GradSource.MIXED)
         ]
-        assert reads.count == 0, "they are known by now"
-    assert origins.kept(parameters) == parameters[2:]
+    assert origins.holding(parameters) == parameters[2:]
 
 
 def test_what_was_cleared_since_is_mixed_no_more(tensors, origins, monkeypatch):
@@ -88,4 +90,5 @@ def test_what_was_cleared_since_is_mixed_no_more(tensors, origins, monkeypatch):
         each.grad.zero_()
     assert origins.mixed() is None
     torch.stack(tensors).sum().backward()
+    origins.read_flags()
     assert {mark.origin for mark in origins.marks} == {GradSource.LOCAL}

@@ -440,8 +440,10 @@ def test_three_hundred_parameters_cost_microseconds_each(model):
             begin = time.perf_counter()
             applying.refusal()
             applying.take_over()
-            for parameter, read in applying.rates():
-                parameter.state.learning_rate = read()
+            for read, parameters in applying.rates():
+                rate = read()
+                for parameter in parameters:
+                    parameter.set_rate(rate)
             applying.prepare()
             return time.perf_counter() - begin
 

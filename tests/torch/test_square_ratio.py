@@ -1,10 +1,18 @@
 """The measured ratio of the average's squares to those of the ranks."""
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 import torch
 
+import gradwire
 from gradwire.torch.backends.signed_sums import ENTRIES, SUMS, sample, sums_of
+from gradwire.torch.engine.bucket_contents import BucketContents
+from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.engine.square_ratio import INTERVAL, SquareRatio
+from gradwire.torch.engine.step import Step
+from gradwire.torch.exchange.squares import find_due
 
 
 def sums(values: torch.Tensor, turn: int) -> torch.Tensor:
@@ -99,3 +107,15 @@ def test_a_damaged_ratio_is_refused(saved: object) -> None:
 def test_signs_are_the_same_everywhere() -> None:
     _, signs = sample(torch.zeros(1024), 0)
     assert signs[0, :12].tolist() == [-1, 1, -1, 1, 1, 1, 1, 1, 1, -1, -1, -1]
+
+
+def test_a_parameter_that_gave_no_measurement_is_due_in_every_sixteenth_step() -> None:
+    slot = ParameterSlot("w", torch.zeros(2000), gradwire.adam(), cast(Any, object()), rate=0.1)
+    contents = BucketContents([slot], torch.float32)
+
+    def is_due(step: int) -> bool:
+        return bool(find_due(cast(Any, SimpleNamespace(contents=contents, step=Step(step)))))
+
+    assert [step for step in range(40) if is_due(step)] == [0, 16, 32]
+    slot.ratio = SquareRatio().with_measurement(0.5, 2)
+    assert all(map(is_due, range(33, 48)))

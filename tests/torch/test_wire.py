@@ -159,7 +159,7 @@ def test_flags_tell_of_failures_of_ranks_out_of_step_and_of_unused_parameters() 
         ParameterSlot(name, torch.zeros(9), state=cast(Any, object()), limit=SizeLimit(50))
         for name in "abc"
     ]
-    layout = BucketContents(slots, torch.float32)
+    contents = BucketContents(slots, torch.float32)
 
     def total(*flags: Flags) -> Any:
         vectors = [
@@ -171,11 +171,11 @@ def test_flags_tell_of_failures_of_ranks_out_of_step_and_of_unused_parameters() 
 
     words = [check_word("bucket", number) for number in range(2)]
     assert words[0] != words[1]
-    one, two = Flags(layout, words[0]), Flags(layout, words[0])
+    one, two = Flags(contents, words[0]), Flags(contents, words[0])
     one.use(0)
     two.use(2)
     assert total(one, two) == [True, False, True]
     with pytest.raises(ExchangeError, match="at bucket 7: the ranks did not run the same backward"):
-        total(one, Flags(layout, words[1]))
+        total(one, Flags(contents, words[1]))
     two.fail()
     assert total(one, two) is None

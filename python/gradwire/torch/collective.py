@@ -99,8 +99,8 @@ def start(
     step = Step(call.number, prepare=lambda: _agree(control, call, buckets))
     last = len(buckets) - 1
     futures = [
-        pipeline.submit(step, layout, buffer, last=at == last, unused=False)
-        for at, (layout, buffer) in enumerate(buckets)
+        pipeline.submit(step, contents, buffer, last=at == last, unused=False)
+        for at, (contents, buffer) in enumerate(buckets)
     ]
     return Started(step, futures)
 
@@ -125,7 +125,7 @@ def _agree(
     Size limits are computed from sizes that all ranks observed. If the ranks' observations differ,
     as after loading a state, all start again with room for any frame.
     """
-    parameters = [slot for layout, _ in buckets for slot in layout.compressed]
+    parameters = [slot for contents, _ in buckets for slot in contents.compressed]
     limits = [slot.limit.state() for slot in parameters]
     own = f"{checksum(sorted(call.facts.items())):08x}{checksum(limits):08x}{call.message}"
     messages = control.compare(call.name, own)

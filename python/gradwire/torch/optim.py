@@ -82,12 +82,12 @@ def adapt(optimizer: Optimizer) -> Optimizer:
 def family_of(optimizer: object) -> Family | None:
     """Return the rule of an optimizer; None if torch's AdamW, Adam or SGD have another ``step``."""
     kind = getattr(optimizer, "wrapped_class", type(optimizer))
-    for each in kind.__mro__:
-        if each in (torch.optim.AdamW, torch.optim.Adam):
+    for ancestor in kind.__mro__:
+        if ancestor in (torch.optim.AdamW, torch.optim.Adam):
             return "adam"
-        if each is torch.optim.SGD:
+        if ancestor is torch.optim.SGD:
             return "sgd"
-        if "step" in vars(each):
+        if "step" in vars(ancestor):
             return None
     return None
 
@@ -124,9 +124,9 @@ class OptimizerAdapter:
     @classmethod
     def of(cls, optimizer: Optimizer) -> "OptimizerAdapter":
         """Return the adapter of an optimizer, a new one if it has none; or raise a TypeError."""
-        found: OptimizerAdapter | None = optimizer.__dict__.get(_ATTRIBUTE)
-        if found is not None:
-            return found
+        adapter: OptimizerAdapter | None = optimizer.__dict__.get(_ATTRIBUTE)
+        if adapter is not None:
+            return adapter
         family = family_of(optimizer)
         if family is None:
             raise TypeError(
@@ -149,7 +149,7 @@ class OptimizerAdapter:
 
     def _applies(self, optimizer: Optimizer) -> bool:
         """Tell whether ``.grad`` may hold a codec's update."""
-        return bool(self._links) or any(each.get("corrected") for each in optimizer.param_groups)
+        return bool(self._links) or any(group.get("corrected") for group in optimizer.param_groups)
 
     def _let_scale(self, optimizer: Optimizer) -> None:
         """Leave unscaling to fused kernels, as torch does, unless a codec's steps bypass them."""
@@ -165,7 +165,7 @@ class OptimizerAdapter:
 
     def detach(self, optimizer: Optimizer, link: OptimizerHooks) -> None:
         """Stop serving this attachment."""
-        self._links = tuple(each for each in self._links if each is not link)
+        self._links = tuple(other for other in self._links if other is not link)
         self._let_scale(optimizer)
         if self._links or self._stays:
             return
@@ -193,7 +193,9 @@ class OptimizerAdapter:
             self._hide(optimizer)
             return loss
 
-        return (args[0], begin), {name: each for name, each in kwargs.items() if name != "closure"}
+        return (args[0], begin), {
+            name: value for name, value in kwargs.items() if name != "closure"
+        }
 
     def _hide(self, optimizer: Optimizer) -> None:
         self._restore()  # after a step that raised
@@ -201,10 +203,12 @@ class OptimizerAdapter:
         for link in self._links:
             self._steps |= link.prepare()
         for group in optimizer.param_groups:
-            for each in group["params"]:
-                if each.grad is not None and (group.get("corrected") or id(each) in self._steps):
-                    self._hidden.append((each, each.grad))
-                    each.grad = None
+            for tensor in group["params"]:
+                if tensor.grad is not None and (
+                    group.get("corrected") or id(tensor) in self._steps
+                ):
+                    self._hidden.append((tensor, tensor.grad))
+                    tensor.grad = None
 
     def _restore(self) -> None:
         """Put hidden gradients back, unless there are new ones."""
@@ -218,13 +222,14 @@ class OptimizerAdapter:
         hidden = {id(parameter): gradient for parameter, gradient in self._hidden}
         self._restore()
         for group in optimizer.param_groups if hidden else ():
-            found = [
-                (each, hidden[id(each)])
-                for each in group["params"]
-                if id(each) in hidden and (group.get("corrected") or self._steps[id(each)])
+            updates = [
+                (parameter, hidden[id(parameter)])
+                for parameter in group["params"]
+                if id(parameter) in hidden
+                and (group.get("corrected") or self._steps[id(parameter)])
             ]
-            if found:
-                parameters, steps = map(list, zip(*found, strict=True))
+            if updates:
+                parameters, steps = map(list, zip(*updates, strict=True))
                 self._update(optimizer, parameters, steps, group)
 
     def _add_moments(self, optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
@@ -233,12 +238,14 @@ class OptimizerAdapter:
         The second moments that codecs keep are those of this rank, divided by what makes them ones
         of averages; first moments are zero. Not a collective: one rank may save for all.
         """
-        moments = {id(each): one for link in self._links for each, one in link.moments().items()}
+        moments = {
+            id(parameter): one for link in self._links for parameter, one in link.moments().items()
+        }
         groups = zip(optimizer.param_groups, state_dict["param_groups"], strict=True)
         for group, saved in groups:
-            for each, key in zip(group["params"], saved["params"], strict=True):
-                if id(each) in moments:
-                    state_dict["state"].setdefault(key, moments[id(each)])
+            for parameter, key in zip(group["params"], saved["params"], strict=True):
+                if id(parameter) in moments:
+                    state_dict["state"].setdefault(key, moments[id(parameter)])
 
 
 def _update_adam(

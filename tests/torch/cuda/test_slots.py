@@ -85,13 +85,14 @@ class Rank:
                 made.state = self.module.init_state(codec, numel, made.name, 0)
                 made.limit = SizeLimit(codec.max_encoded_len(numel))
             parameters.append(made)
-        self.layout = BucketContents(parameters, torch.float32)
+        self.contents = BucketContents(parameters, torch.float32)
         self.sequence = 0
 
     def task(self, values, *, unused=True):
         bucket = self.module.bucket(values.clone(), self.on_device)
         step = Step(self.sequence)
-        return BucketTask(self.layout, bucket, step, True, lambda: 2.0, time.perf_counter(), unused)
+        now = time.perf_counter()
+        return BucketTask(self.contents, bucket, step, True, lambda: 2.0, now, unused)
 
     def run(self, values, **options):
         """Return the task of one step, and the error that it ended with."""
@@ -108,13 +109,13 @@ class Rank:
 
     @property
     def states(self):
-        return [each.state for each in self.layout.compressed]
+        return [each.state for each in self.contents.compressed]
 
     @property
     def kept(self):
         return [
             (each.limit.state(), each.state.step, each.state.last)
-            for each in self.layout.compressed
+            for each in self.contents.compressed
         ]
 
 
@@ -214,7 +215,7 @@ def test_an_error_of_another_rank_is_raised_and_the_step_undone():
 
     def spoil(other):
         message = other.numpy()[: wire.MESSAGE_NBYTES]
-        wire.write_verdict(message, ranks[0].layout.digest, 1, GradientError(4, 2, "w2", 1))
+        wire.write_verdict(message, ranks[0].contents.digest, 1, GradientError(4, 2, "w2", 1))
 
     for rank in ranks:
         rank.channel.spoil = spoil
@@ -349,7 +350,7 @@ class TestALeader:
             found = []
             for rank in ranks:
                 task = rank.task(x)
-                piece = rank.layout.pieces[0]
+                piece = rank.contents.pieces[0]
                 positions, wanted, (outcomes, sent) = rank.exchange._lead(task, piece, limit)
                 asked = outcomes.count, outcomes.target, outcomes.trimmed, outcomes.zero
                 found.append((positions, wanted, sent.tolist(), [int(each[0]) for each in asked]))
@@ -361,7 +362,7 @@ class TestALeader:
         x = values(0)
         x[7] = torch.inf
         for rank in ranks:
-            piece = rank.layout.pieces[0]
+            piece = rank.contents.pieces[0]
             with pytest.raises(GradientError, match="at position 7"):
                 rank.exchange._lead(rank.task(x), piece, 900)
             with pytest.raises(ExchangeError, match="3 bytes are too few for any positions"):

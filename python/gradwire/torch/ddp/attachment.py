@@ -174,7 +174,7 @@ def attach(
     transport: Transport = ProcessGroups(over, timeout)
     if hierarchy is not None:
         inside, across = parse_hierarchy(hierarchy, over)
-        if undivided := [name for name, each in named.items() if id(each) in sparse]:
+        if undivided := [name for name, parameter in named.items() if id(parameter) in sparse]:
             raise ValueError(
                 f"the gradient of {undivided[0]!r} is sparse, which hierarchy= cannot divide among "
                 "the ranks of a node: make the embedding with sparse=False, or leave hierarchy= out"
@@ -230,33 +230,33 @@ def _known(ddp: Any) -> dict[str, torch.nn.Parameter]:
     places in its buckets even while they are frozen.
     """
     ignored = getattr(ddp, "parameters_to_ignore", ())
-    named = {name: each for name, each in ddp.module.named_parameters() if name not in ignored}
+    named = {name: tensor for name, tensor in ddp.module.named_parameters() if name not in ignored}
     reduced = _reduced(ddp, named.values())
-    return plain_names({name: each for name, each in named.items() if id(each) in reduced})
+    return plain_names({name: tensor for name, tensor in named.items() if id(tensor) in reduced})
 
 
 def _reduced(ddp: Any, parameters: Collection[torch.nn.Parameter]) -> set[int]:
     """Return the ids of the parameters that have a place in DDP's buckets."""
-    every = {id(each) for each in parameters}
+    ids = {id(tensor) for tensor in parameters}
     count = ddp._get_ddp_logging_data()["num_parameter_tensors"]
-    if count == len(every):
-        return every
+    if count == len(ids):
+        return ids
     try:
         buckets = ddp.reducer._get_zeros_like_grad_buckets()
-        return {id(each) for bucket in buckets for each in bucket.parameters()}
+        return {id(tensor) for bucket in buckets for tensor in bucket.parameters()}
     except RuntimeError:  # a bucket is sparse, or is allocated only in the first step
-        trained = {id(each) for each in parameters if each.requires_grad}
+        trained = {id(tensor) for tensor in parameters if tensor.requires_grad}
         # If some were frozen before wrapping and some after it, they cannot be told apart. A record
         # of a parameter that DDP does not average is never used.
-        return trained if count == len(trained) else every
+        return trained if count == len(trained) else ids
 
 
 def _sparse(module: torch.nn.Module) -> set[int]:
     """Return the ids of parameters whose gradients are sparse, as DDP finds them."""
     kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
     return {
-        id(each)
+        id(tensor)
         for inner in module.modules()
         if isinstance(inner, kinds) and inner.sparse
-        for each in inner.parameters(recurse=False)
+        for tensor in inner.parameters(recurse=False)
     }

@@ -65,7 +65,7 @@ class FragmentExchanges:
         parts = self._fragment(number)
         own = _own(parts)
         # Pseudo-gradients: by what this rank has moved the parameters, negated.
-        buckets = [(part.layout, (part.shared - each).float()) for part, each in own.items()]
+        buckets = [(part.contents, (part.shared - each).float()) for part, each in own.items()]
 
         flight = FragmentExchange(number, parts)
         untrained = self._replica.untrained

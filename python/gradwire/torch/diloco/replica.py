@@ -29,16 +29,16 @@ Shared = dict[str, dict[str, torch.Tensor]]
 
 
 class FragmentState:
-    """The parameters of a fragment on one device; `layout` is that of the pseudo-gradient.
+    """The parameters of a fragment on one device; `contents` are those of the pseudo-gradient.
 
     The `shared` ones and the outer momentum, `velocity`, are flat: float32, or float64 if one is.
     """
 
-    def __init__(self, layout: BucketContents, momentum: bool) -> None:
-        self.layout = layout
+    def __init__(self, contents: BucketContents, momentum: bool) -> None:
+        self.contents = contents
         self.records: Sequence[ParameterSlot] = [
             piece.parameter
-            for piece in sorted((*layout.pieces, *layout.dense), key=lambda each: each.start)
+            for piece in sorted((*contents.pieces, *contents.dense), key=lambda each: each.start)
         ]
         own = self.own()
         self.own_dtype = own.dtype
@@ -137,11 +137,11 @@ class Replica:
             devices: dict[torch.device, list[int]] = {}
             for name in names:
                 devices.setdefault(named[name].device, []).append(rows[name])
-            layouts = [
+            buckets = [
                 BucketContents([self.records[row] for row in each], torch.float32, counters, each)
                 for each in devices.values()
             ]
-            self.fragments.append([FragmentState(each, outer.momentum > 0) for each in layouts])
+            self.fragments.append([FragmentState(each, outer.momentum > 0) for each in buckets])
         shapes = [
             (each.name, tuple(each.tensor.shape), str(each.tensor.dtype)) for each in self.records
         ]

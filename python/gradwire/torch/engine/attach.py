@@ -102,7 +102,7 @@ def attach_engine(
         parameters = make_slots(named, dense, assignment.of, place.rank, bucket_nbytes, share)
         compressed = {slot.name: slot for slot in parameters if slot.has_state}
         paired = [
-            (codec, [each for name, each in compressed.items() if assignment.of(name) == codec])
+            (codec, [slot for name, slot in compressed.items() if assignment.of(name) == codec])
             for codec in assignment.codecs
         ]
         for codec, slots in paired:
@@ -110,7 +110,7 @@ def attach_engine(
         missing = missing_in(optimizer, named)
         make = Scheduler if decides is None else decides.scheduler
         scheduler = make(options.schedule, compressed, measures=place.measures)
-        updated = {name for name, each in compressed.items() if each.codec.memory.updates}
+        updated = {name for name, slot in compressed.items() if slot.codec.memory.updates}
         warn_of_missing(missing, updated)  # an error, if the program says so
         for codec, slots in paired:
             warn_of_pairing(codec, optimizer, slots)
@@ -215,9 +215,9 @@ def _channel(
     device_backends: Mapping[str, str] = NO_DEVICE_BACKENDS,
 ) -> Any:
     """Create a channel with a method of the transport, and connect it on the tensors' devices."""
-    made = make(device_backends)
-    transport.connect(made, device_backends, tensors)
-    return made
+    channel = make(device_backends)
+    transport.connect(channel, device_backends, tensors)
+    return channel
 
 
 def _names(device_backends: Mapping[str, str]) -> str:

@@ -13,7 +13,6 @@ from gradwire.torch.engine.bucket_contents import BucketContents, BucketContents
 from gradwire.torch.engine.config import GradScaler
 from gradwire.torch.engine.consensus import agree
 from gradwire.torch.engine.engine import Engine
-from gradwire.torch.engine.grad_tracker import GradSource
 from gradwire.torch.engine.optimizer_link import OptimizerLink
 from gradwire.torch.engine.pipeline import ExchangePipeline, broken_by, unscaled
 from gradwire.torch.engine.scheduler import Scheduler
@@ -87,8 +86,8 @@ def dense_average(
             value.div_(ranks)
         return value
 
-    found: torch.futures.Future[torch.Tensor] = work.get_future().then(done)
-    return found
+    average: torch.futures.Future[torch.Tensor] = work.get_future().then(done)
+    return average
 
 
 class BackwardPasses:
@@ -106,7 +105,7 @@ class BackwardPasses:
     def __init__(
         self,
         engine: Engine,
-        layouts: BucketContentsCache,
+        cache: BucketContentsCache,
         scheduler: Scheduler,
         grad_scaler: GradScaler | None,
         *,
@@ -116,7 +115,7 @@ class BackwardPasses:
         self._pipeline = engine.pipeline
         self._control = engine.control
         self._exchange = engine.exchange
-        self._layouts = layouts
+        self._cache = cache
         self._scheduler = scheduler
         self._grad_scaler = grad_scaler
         self._link = link
@@ -148,8 +147,8 @@ class BackwardPasses:
         self.forget()
 
     def forget(self) -> None:
-        """Drop layouts and the last pass: call it after any change of codecs or states."""
-        self._layouts.forget()
+        """Drop buckets' contents and the last pass: call it after a change of codecs or states."""
+        self._cache.forget()
         self.last = None
 
     def undo_unapplied(self) -> None:
@@ -213,8 +212,8 @@ class BackwardPasses:
             bucket.resolve(poisoned=True)
             return bucket.future
         if self._codes:
-            layout = self._layouts.of(tensors, buffer)
-            return self._submit(layout, buffer, last=last, placed=placed)
+            contents = self._cache.of(tensors, buffer)
+            return self._submit(contents, buffer, last=last, placed=placed)
         if placed:
             self.averaged(tensors)
         else:
@@ -255,8 +254,8 @@ class BackwardPasses:
 
     def placed(self) -> None:
         """Record that the averages of the pass have been copied to ``.grad``."""
-        for layout in self._submitted:
-            self._mark(layout)
+        for contents in self._submitted:
+            self._mark(contents)
         self.averaged(self._unplaced)
         if self._link is not None:
             self._link.watch()
@@ -311,8 +310,10 @@ class BackwardPasses:
         def prepare() -> None:
             undo()
             link.take_over()
-            for parameter, read in rates:
-                parameter.set_rate(read())
+            for read, parameters in rates:
+                rate = read()
+                for parameter in parameters:
+                    parameter.set_rate(rate)
 
         self.last = link.last = Step(self.step, prepare=prepare, applied=self._joining())
         return None
@@ -331,10 +332,10 @@ class BackwardPasses:
 
     def _drop(self, link: OptimizerLink) -> Callable[[], None]:
         """Uncount the last pass if its gradients were dropped; return a function that undoes it."""
-        found = link.dropped()
-        if found is None:
+        dropped = link.dropped()
+        if dropped is None:
             return _nothing
-        last, parameters, whole = found
+        last, parameters, whole = dropped
         if whole:
             # Ranks that undid different passes would have slots of different sizes, which aborts
             # the process. So they meet first, but only if there is something to undo.
@@ -346,33 +347,31 @@ class BackwardPasses:
         return lambda: last.undo(parameters)
 
     def _submit(
-        self, layout: BucketContents, buffer: torch.Tensor, *, last: bool, placed: bool = True
+        self, contents: BucketContents, buffer: torch.Tensor, *, last: bool, placed: bool = True
     ) -> "torch.futures.Future[torch.Tensor]":
         """Enqueue a bucket; return the future of its average."""
         step = self.last
         assert step is not None
         if placed:
-            self._mark(layout)
-        self._submitted.append(layout)
-        step.asked += layout.compressed
+            self._mark(contents)
+        self._submitted.append(contents)
+        step.asked += contents.compressed
         scale = self._read_scale
-        return self._pipeline.submit(step, layout, buffer, last=last, read_scale=scale)
+        return self._pipeline.submit(step, contents, buffer, last=last, read_scale=scale)
 
-    def _mark(self, layout: BucketContents) -> None:
+    def _mark(self, contents: BucketContents) -> None:
         """Record what ``.grad`` of a bucket's parameters holds, or will hold."""
         if self._link is not None:
-            origins = self._link.tracker
-            origins.exchanged(layout.compressed, GradSource.SENT)
-            origins.exchanged((piece.parameter for piece in layout.dense), GradSource.AVERAGED)
+            self._link.tracker.exchanged(contents)
 
     def _scale(self) -> Callable[[], float]:
         """Return a function that reads the loss scale of this pass."""
         if self._grad_scaler is None:
             return unscaled
         # Not get_scale(), which waits for the device.
-        kept = getattr(self._grad_scaler, "_scale", None)
-        if isinstance(kept, torch.Tensor):
-            return backends.backend_for(kept).number(kept)
+        scale = getattr(self._grad_scaler, "_scale", None)
+        if isinstance(scale, torch.Tensor):
+            return backends.backend_for(scale).number(scale)
         scale = self._grad_scaler.get_scale()
         return lambda: scale
 
@@ -395,11 +394,11 @@ class BackwardPasses:
         refusal = self._begin()
         if refusal is not None:
             raise refusal
-        layouts = [self._layouts.of(tensors, buffer) for tensors, buffer in buckets]
-        ending = None if self._pipeline.ends_apart else layouts[-1]
+        every = [self._cache.of(tensors, buffer) for tensors, buffer in buckets]
+        ending = None if self._pipeline.ends_apart else every[-1]
         futures = [
-            self._submit(layout, buffer, last=layout is ending)
-            for layout, (_, buffer) in zip(layouts, buckets, strict=True)
+            self._submit(contents, buffer, last=contents is ending)
+            for contents, (_, buffer) in zip(every, buckets, strict=True)
         ]
         step = self.last
         assert step is not None  # begun

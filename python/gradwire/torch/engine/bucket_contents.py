@@ -1,4 +1,4 @@
-"""The layout of a bucket: its parameters, and how each one is sent."""
+"""The contents of a bucket: its parameters, and how each one is sent."""
 
 import zlib
 from collections.abc import Sequence
@@ -60,12 +60,13 @@ class BucketContents:
         self.dtype = dtype
         self.digest = digest  # ranks compare it before they read each other's bytes
         self.compressed = tuple(piece.parameter for piece in self.pieces)
+        self.uncoded = tuple(piece.parameter for piece in self.dense)
         # Start and stop of each piece, alternating.
         self.ends = [end for piece in self.pieces for end in (piece.start, piece.stop)]
         self.counters = Counters(len(parameters)) if counters is None else counters
         self.rows = np.array([row for _, row in coded], np.intp)
         self.dense_rows = np.array([row for _, row in dense], np.intp)
-        self.dense_numels = np.array([each.stop - each.start for each in self.dense], np.int64)
+        self.dense_numels = np.array([piece.stop - piece.start for piece in self.dense], np.int64)
 
     @property
     def names(self) -> list[str]:
@@ -74,7 +75,7 @@ class BucketContents:
 
 
 class BucketContentsCache:
-    """Finds the layout of a bucket by its parameters: DDP may regroup its buckets.
+    """Finds the contents of a bucket by its parameters: DDP may regroup its buckets.
 
     The counters have a row per parameter, in the given order, and one for all parameters that were
     replaced. A place is given if the ranks of a node divide every bucket.
@@ -87,23 +88,23 @@ class BucketContentsCache:
         # The parameters are kept alive here, which keeps their ids valid.
         self._parameters = list(parameters)
         self._replaced = len(self._parameters)
-        self._by_id = {id(each.tensor): row for row, each in enumerate(self._parameters)}
+        self._by_id = {id(slot.tensor): row for row, slot in enumerate(self._parameters)}
         self.counters = Counters(len(self._parameters) + 1)
         self._known: dict[tuple[int, ...], BucketContents] = {}
 
     def forget(self) -> None:
-        """Drop all layouts: from now on, other parameters are sent dense."""
+        """Drop all contents: from now on, other parameters are sent dense."""
         self._known.clear()
 
     def of(self, tensors: Sequence[torch.Tensor], buffer: torch.Tensor) -> BucketContents:
-        """Return the layout of a bucket, from its parameters and its flat buffer."""
+        """Return the contents of a bucket, from its parameters and its flat buffer."""
         key = tuple(map(id, tensors))
-        layout = self._known.get(key)
-        if layout is None:
-            layout = self._known[key] = self._make(key, tensors, buffer)
-            for parameter in layout.compressed:
+        contents = self._known.get(key)
+        if contents is None:
+            contents = self._known[key] = self._make(key, tensors, buffer)
+            for parameter in contents.compressed:
                 observe(parameter)
-        return layout
+        return contents
 
     def _make(
         self, key: tuple[int, ...], tensors: Sequence[torch.Tensor], buffer: torch.Tensor
@@ -125,12 +126,12 @@ class BucketContentsCache:
         sparse = buffer.layout != torch.strided
         shares, dtype = None, buffer.dtype
         if self._place is not None:
-            named = [(each.name, each.tensor) for each in parameters]
+            named = [(slot.name, slot.tensor) for slot in parameters]
             shares = BucketShards(named, self._place.shares)
             dtype = torch.promote_types(dtype, torch.float32)  # of sums inside the node
-        layout = BucketContents(parameters, dtype, self.counters, rows, sparse=sparse, cut=shares)
-        numel = layout.numel if shares is None else sum(shares.numels)
+        contents = BucketContents(parameters, dtype, self.counters, rows, sparse=sparse, cut=shares)
+        numel = contents.numel if shares is None else sum(shares.numels)
         if numel != buffer.numel():
-            found = buffer.numel()
-            raise RuntimeError(f"a bucket has {found} entries, its parameters have {numel}")
-        return layout
+            entries = buffer.numel()
+            raise RuntimeError(f"a bucket has {entries} entries, its parameters have {numel}")
+        return contents

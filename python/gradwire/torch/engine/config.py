@@ -30,13 +30,13 @@ def as_codec(codec: object, call: str = "attach()") -> Codec:
     """Return the codec, or the preset of this name; raise an error that explains what to pass."""
     if isinstance(codec, Codec | str):
         return build_codec(codec)
-    told = f"{call} takes a gradwire.Codec, {advice(codec)}"
+    message = f"{call} takes a gradwire.Codec, {advice(codec)}"
     if isinstance(codec, torch.optim.Optimizer):
-        told = (
+        message = (
             f"{call} takes a codec before the optimizer: pass optimizer={type(codec).__name__}(...)"
             " by its name, without a codec or after one"
         )
-    raise TypeError(told)
+    raise TypeError(message)
 
 
 def check_frames(codec: Codec, call: str) -> None:
@@ -82,7 +82,7 @@ class Assignment:
         codecs = self.codecs
         if not codecs:
             raise ValueError("there is no codec among the values: leave the model as it is instead")
-        self.exchange, *others = dict.fromkeys(each.exchange for each in codecs)
+        self.exchange, *others = dict.fromkeys(codec.exchange for codec in codecs)
         if others:
             raise ValueError(
                 "all codecs of one attachment must have the same exchange, because a bucket holds "
@@ -92,8 +92,8 @@ class Assignment:
     @property
     def codecs(self) -> list[Codec]:
         """The codecs, each of them once."""
-        found = [codec for codec in self._rules.values() if codec is not None]
-        return list(dict.fromkeys([*self._own.values()] or found))
+        codecs = [codec for codec in self._rules.values() if codec is not None]
+        return list(dict.fromkeys([*self._own.values()] or codecs))
 
     def of(self, name: str) -> Codec | None:
         """Return the codec of a parameter."""
@@ -104,29 +104,29 @@ class Assignment:
     ) -> "Assignment":
         """Return a copy in which options that are None are taken from each parameter's group."""
         usual = {} if optimizer is None else optimizer.defaults
-        every = [] if optimizer is None else optimizer.param_groups
-        groups = {id(each): group for group in every for each in group["params"]}
-        found = Assignment(self.given)
-        made: dict[tuple[Codec, Memory], Codec] = {}  # one object for all parameters alike
+        all_groups = [] if optimizer is None else optimizer.param_groups
+        groups = {id(tensor): group for group in all_groups for tensor in group["params"]}
+        assignment = Assignment(self.given)
+        codecs: dict[tuple[Codec, Memory], Codec] = {}  # one object for all parameters alike
         for name, tensor in named.items():
             codec = self.of(name)
             if codec is not None:
                 memory = codec.memory.for_optimizer(options_of(groups.get(id(tensor), usual)))
-                if memory != codec.memory and (codec, memory) not in made:
-                    made[codec, memory] = codec.replace(memory=memory)
-                found._own[name] = made.get((codec, memory), codec)
-        return found
+                if memory != codec.memory and (codec, memory) not in codecs:
+                    codecs[codec, memory] = codec.replace(memory=memory)
+                assignment._own[name] = codecs.get((codec, memory), codec)
+        return assignment
 
     def for_ranks(self, ranks: int) -> list[Exchange]:
         """Return the different exchanges of these ranks: several only if each divides buckets."""
-        found = list(
+        exchanges = list(
             dict.fromkeys(
-                each.exchange.for_ranks(ranks, each.sparsify, each.quantize, each.memory)
-                for each in self.codecs
+                codec.exchange.for_ranks(ranks, codec.sparsify, codec.quantize, codec.memory)
+                for codec in self.codecs
             )
         )
-        together = len(found) == 1 or all(each.divides for each in found)
-        return found if together else self.for_ranks(1)
+        together = len(exchanges) == 1 or all(exchange.divides for exchange in exchanges)
+        return exchanges if together else self.for_ranks(1)
 
     def check(self, names: Iterable[str]) -> None:
         """Raise a ValueError if a pattern matches no parameter: it is mistyped."""
@@ -199,10 +199,10 @@ class Options:
 
     def for_parameters(self, named: Mapping[str, torch.Tensor]) -> Self:
         """Return a copy whose codecs follow the options of the optimizer's groups."""
-        found = dataclasses.replace(self)
+        options = dataclasses.replace(self)
         assignment = self.assignment.for_optimizer(self.optimizer, named)
-        object.__setattr__(found, "assignment", assignment)
-        return found
+        object.__setattr__(options, "assignment", assignment)
+        return options
 
     @property
     def scaled(self) -> bool:
@@ -211,7 +211,9 @@ class Options:
 
     def dense(self, named: Mapping[str, torch.Tensor], sparse: set[int]) -> set[str]:
         """Return the parameters that are always sent dense."""
-        return {name for name, each in named.items() if id(each) in sparse or self._excludes(each)}
+        return {
+            name for name, tensor in named.items() if id(tensor) in sparse or self._excludes(tensor)
+        }
 
     def _excludes(self, tensor: torch.Tensor) -> bool:
         """Tell whether a parameter of this dtype and shape is sent dense."""
@@ -227,11 +229,11 @@ class Options:
                 "time, delays gradients and saves nothing. Start several, for example with "
                 "torchrun --nproc-per-node=2, or leave gradwire out."
             )
-        every = list(parameters)
-        if any(each.has_state and each.tensor.requires_grad for each in every):
+        slots = list(parameters)
+        if any(slot.has_state and slot.tensor.requires_grad for slot in slots):
             return ""
         return (
-            f"Nothing is compressed: none of {len(every)} parameters is trained, dense in memory, "
+            f"Nothing is compressed: none of {len(slots)} parameters is trained, dense in memory, "
             f"matched by a codec, and has min_numel={self.min_numel} entries and "
             f"min_ndim={self.min_ndim} dimensions. Pass another min_numel=, min_ndim= or codec, or "
             "leave gradwire out."
@@ -239,12 +241,12 @@ class Options:
 
     def facts(self, named: Mapping[str, torch.Tensor], sparse: set[int]) -> dict[str, Any]:
         """Return the options that must be equal on all ranks."""
-        shapes = [(name, tuple(each.shape), str(each.dtype)) for name, each in named.items()]
+        shapes = [(name, tuple(tensor.shape), str(tensor.dtype)) for name, tensor in named.items()]
         recommends = dict.fromkeys(map(recommended, self.assignment.codecs))
         schedules = recommends if self.schedule is None else [self.schedule]
         return {
             "codec": self.assignment.get_config(),
-            "schedule": [each.get_config() for each in schedules],
+            "schedule": [schedule.get_config() for schedule in schedules],
             "grad_scaler": self.scaled,
             "min_numel or min_ndim": checksum(sorted(self.dense(named, sparse))),
             "parameters": (len(shapes), checksum(shapes)),

@@ -109,13 +109,13 @@ class ControlChannel:
                     raise ExchangeError(text) from error
             raise
 
-    def compare(self, name: str, told: str) -> list[str]:
+    def compare(self, name: str, message: str) -> list[str]:
         """Meet the other ranks in an act, and return the strings that each rank passed.
 
         Both strings together are at most 62 ASCII characters.
         """
         self._check_open(name)
-        return self._meet(name, told)
+        return self._meet(name, message)
 
     def leave(
         self, name: str, timeout: timedelta, last: Callable[[Channel], None] | None = None
@@ -148,11 +148,11 @@ class ControlChannel:
         if os.getpid() != self._pid:
             raise ExchangeError(f"{name}: this process was forked after attach(): not a rank")
 
-    def _meet(self, name: str, told: str = "") -> list[str]:
+    def _meet(self, name: str, message: str = "") -> list[str]:
         mine = self._mine.numpy()
         mine[:] = 0
         name = name.encode()[:_NBYTES].decode(errors="ignore")  # as the others read it
-        data = f"{name}\0{told}".encode()[:_NBYTES]
+        data = f"{name}\0{message}".encode()[:_NBYTES]
         mine[: len(data)] = np.frombuffer(data, np.uint8)
         try:
             self._channel.all_gather(self._every, self._mine).wait()
@@ -187,10 +187,10 @@ class Devices:
         self._found: dict[torch.device, backends.BackendInUse] = {}
         self._error: Exception | None = None
         try:
-            every = {each.device: each for each in tensors}
-            for device in every:
+            tensors_by_device = {tensor.device: tensor for tensor in tensors}
+            for device in tensors_by_device:
                 self._found[device] = backends.in_use(device)
-            backends.preload(every.values())
+            backends.preload(tensors_by_device.values())
         except Exception as error:
             self._error = error
 
@@ -200,8 +200,10 @@ class Devices:
         So all ranks transfer frames in the same way. Raises an ExtensionError on all ranks if a
         device of one hangs.
         """
-        found = {each.type: way.reason for each, way in self._found.items() if way.name == "host"}
-        every = channel.all_gather_object((found, self._error and str(self._error)))
+        reasons = {
+            device.type: way.reason for device, way in self._found.items() if way.name == "host"
+        }
+        every = channel.all_gather_object((reasons, self._error and str(self._error)))
         if self._error is not None:
             raise self._error
         for rank, (_, error) in enumerate(every):

@@ -1,13 +1,13 @@
 """Tracks what each ``.grad`` holds: a local gradient, an average, or the codec's update."""
 
 import enum
-import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
 from gradwire.torch import backends
+from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.engine.sharding import local
 
@@ -28,17 +28,19 @@ class GradMark:
     The first runs before a gradient is added to ``.grad``, so it sees whether the program has
     cleared ``.grad`` since the last pass, by whatever means. The second runs after the addition:
     `torch.autograd.grad` calls only the first.
+
+    ``origin`` is known unless there is a ``flag`` on a device: then it is MIXED if the flag is set,
+    and else LOCAL. `GradTracker.read_flags` reads them.
     """
+
+    __slots__ = ("_hooks", "_next_flag", "_next_origin", "flag", "origin", "parameter", "tensor")
 
     def __init__(self, parameter: ParameterSlot) -> None:
         tensor: Any = parameter.tensor
-        self.parameter = parameter
-        self._origin = self._next = GradSource.UNKNOWN
-        # On a device: whether .grad held anything when the gradient arrived, not read so far.
-        self._unread: torch.Tensor | None = None
-        self._arrived: torch.Tensor | None = None
-        # Not the tensor: its hooks would keep it alive.
-        self._tensor = weakref.ref(tensor)
+        self.parameter, self.tensor = parameter, tensor
+        self.origin = self._next_origin = GradSource.UNKNOWN
+        self.flag: torch.Tensor | None = None
+        self._next_flag: torch.Tensor | None = None
         required = tensor.requires_grad
         tensor.requires_grad_(True)  # a frozen parameter takes no hooks, but keeps them
         self._hooks = (
@@ -48,78 +50,63 @@ class GradMark:
         tensor.requires_grad_(required)
 
     @property
-    def origin(self) -> GradSource:
-        """The source of the value of ``.grad``. May wait for a device."""
-        if self._unread is not None:
-            self.origin = _MIXED if self._unread else _LOCAL
-        return self._origin
+    def is_zero(self) -> bool:
+        """Whether ``.grad`` is None or zero, which is how some programs clear it."""
+        return self.tensor.grad is None or not bool(local(self.tensor.grad).any())
 
-    @origin.setter
-    def origin(self, origin: GradSource) -> None:
-        self._origin, self._unread = origin, None
+    def sent(self) -> torch.Tensor:
+        """Return a flag on the device: ``.grad`` still holds decoded values.
 
-    @property
-    def value(self) -> torch.Tensor | None:
-        """The value of ``.grad``; None also if it is zero, which is how some programs clear it."""
-        gradient = self._gradient
-        return None if gradient is None or not gradient.any() else gradient
-
-    @property
-    def _gradient(self) -> torch.Tensor | None:
-        tensor = self._tensor()
-        return None if tensor is None or tensor.grad is None else local(tensor.grad)
-
-    def sent(self) -> torch.Tensor | None:
-        """Return a flag on the device: ``.grad`` still holds decoded values; None if it cannot."""
-        gradient = self._gradient
-        if gradient is None or (self._origin < _SENT and self._unread is None):
-            return None
-        held = gradient.any()
-        return held if self._unread is None else held & self._unread
+        Call it if ``.grad`` is not None, and it was SENT or MIXED or its origin is a flag.
+        """
+        holds = local(self.tensor.grad).any()
+        return holds if self.flag is None else holds & self.flag
 
     def remove(self) -> None:
-        """Remove the hooks."""
+        """Remove the hooks, which keep the parameter alive."""
         for hook in self._hooks:
             hook.remove()
 
     def arrive(self, gradient: torch.Tensor | None = None) -> None:
         """Record what ``.grad`` holds before a gradient is added to it."""
         del gradient
-        self._arrived, self._next = None, _LOCAL
-        found = self.sent()
-        if found is None:
+        self._next_flag, self._next_origin = None, _LOCAL
+        if self.tensor.grad is None or (self.origin < _SENT and self.flag is None):
             return
-        if backends.backend_for(found).waits:
-            self._arrived = found
-        elif found:
-            self._next = _MIXED
+        flag = self.sent()
+        if backends.backend_for(flag).waits:
+            self._next_flag = flag
+        elif flag:
+            self._next_origin = _MIXED
 
     def _added(self, tensor: torch.Tensor) -> None:
         del tensor
-        self._origin, self._unread = self._next, self._arrived
-        self._next, self._arrived = _UNKNOWN, None
+        self.origin, self.flag = self._next_origin, self._next_flag
+        self._next_origin, self._next_flag = _UNKNOWN, None
 
 
 # Looking up a member of an enumeration costs as much as the rest of the hook.
 _UNKNOWN, _LOCAL = GradSource.UNKNOWN, GradSource.LOCAL
-_SENT, _MIXED = GradSource.SENT, GradSource.MIXED
+_AVERAGED, _SENT, _MIXED = GradSource.AVERAGED, GradSource.SENT, GradSource.MIXED
 
 
 class GradTracker:
     """The origins of the gradients of all parameters of a model that have a codec."""
 
     def __init__(self, parameters: Sequence[ParameterSlot]) -> None:
-        self.marks = [GradMark(each) for each in parameters]
-        self._by_id = {id(mark.parameter.tensor): mark for mark in self.marks}
-        # Skip empty shards: they show nothing.
-        self._watched = [mark for mark in self.marks if local(mark.parameter.tensor).numel()]
+        self.marks = [GradMark(parameter) for parameter in parameters]
+        self._by_id = {id(mark.tensor): mark for mark in self.marks}
+        # Empty shards show nothing.
+        self._watched = [mark for mark in self.marks if local(mark.tensor).numel()]
         self._turn = 0
-        self._samples: list[tuple[ParameterSlot, int, torch.Tensor]] = []
+        self._samples: list[tuple[torch.Tensor, int, torch.Tensor]] = []
 
-    def exchanged(self, parameters: Iterable[ParameterSlot], origin: GradSource) -> None:
-        """Record that a bucket with these parameters is exchanged."""
-        for mark in self._marks_of(each.tensor for each in parameters):
-            mark.origin = origin
+    def exchanged(self, contents: BucketContents) -> None:
+        """Record that a bucket is exchanged."""
+        for parameters, origin in ((contents.compressed, _SENT), (contents.uncoded, _AVERAGED)):
+            for parameter in parameters:
+                if (mark := self._by_id.get(id(parameter.tensor))) is not None:
+                    mark.origin, mark.flag = origin, None
 
     def arriving(self, tensors: Iterable[torch.Tensor]) -> None:
         """Record that gradients are about to be added, where autograd does not tell: in FSDP."""
@@ -128,13 +115,15 @@ class GradTracker:
 
     def averaged(self, tensors: Iterable[torch.Tensor]) -> None:
         """Record that DDP averages a bucket by itself."""
-        for mark in self._marks_of(tensors):
-            if mark.origin is not GradSource.MIXED:
-                mark.origin = GradSource.AVERAGED
+        marks = self._marks_of(tensors)
+        _read(marks)
+        for mark in marks:
+            if mark.origin is not _MIXED:
+                mark.origin = _AVERAGED
 
-    def _marks_of(self, tensors: Iterable[torch.Tensor]) -> Iterator[GradMark]:
+    def _marks_of(self, tensors: Iterable[torch.Tensor]) -> list[GradMark]:
         """Return the marks of those parameters that have one."""
-        return (mark for each in tensors if (mark := self._by_id.get(id(each))) is not None)
+        return [mark for each in tensors if (mark := self._by_id.get(id(each))) is not None]
 
     def mixed(self) -> ParameterSlot | None:
         """Return a parameter whose bucket would mix its codec's updates with new gradients, if any.
@@ -142,30 +131,23 @@ class GradTracker:
         Waits for a device only if ``.grad`` was not cleared by setting it to None, and then once.
         """
         # One that is still SENT has got no gradient in this pass, so far: it is cleared or not.
-        kept = self.kept(mark.parameter for mark in self.marks if mark.parameter.computed)
-        return kept[0] if kept else None
+        return next(iter(_holding([mark for mark in self.marks if mark.parameter.computed])), None)
 
-    def kept(self, parameters: Iterable[ParameterSlot]) -> list[ParameterSlot]:
+    def holding(self, parameters: Iterable[ParameterSlot]) -> list[ParameterSlot]:
         """Return the parameters whose ``.grad`` still holds the last decoded values. Waits once."""
-        asked = [(each, self._by_id[id(each.tensor)].sent()) for each in parameters]
-        there = [(each, held) for each, held in asked if held is not None]
-        found = _read([held for _, held in there])
-        return [each for (each, _), kept in zip(there, found, strict=True) if kept]
+        return _holding([self._by_id[id(parameter.tensor)] for parameter in parameters])
 
     def replaced(self, parameters: Iterable[ParameterSlot]) -> bool:
         """Tell whether every ``.grad`` has been replaced since these values were decoded.
 
         Does not wait for a device: a ``.grad`` whose flag is still unread counts as decoded.
         """
-        marks = [self._by_id[id(each.tensor)] for each in parameters]
-        return bool(marks) and all(mark._origin < _SENT and mark._unread is None for mark in marks)
+        marks = [self._by_id[id(parameter.tensor)] for parameter in parameters]
+        return bool(marks) and all(mark.origin < _SENT and mark.flag is None for mark in marks)
 
-    def read_pending(self) -> None:
-        """Read all pending origins, with a single wait for a device."""
-        unread = [(mark, mark._unread) for mark in self.marks if mark._unread is not None]
-        found = _read([held for _, held in unread])
-        for (mark, _), mixed in zip(unread, found, strict=True):
-            mark.origin = _MIXED if mixed else _LOCAL
+    def read_flags(self) -> None:
+        """Read all flags, with a single wait for a device."""
+        _read(self.marks)
 
     # Changes between the backward pass and the optimizer's step --------------------------------
 
@@ -176,16 +158,14 @@ class GradTracker:
         """
         self._samples = []
         watched = [
-            (mark.parameter, gradient)
+            mark.tensor
             for mark in self._watched
-            if mark.origin is _SENT
-            and mark.parameter.computed
-            and (gradient := mark.parameter.tensor.grad) is not None
+            if mark.origin is _SENT and mark.parameter.computed and mark.tensor.grad is not None
         ]
-        for at in range(min(_SAMPLES, len(watched))):
-            parameter, gradient = watched[(self._turn + at) % len(watched)]
-            turn = (self._turn + at) // len(watched)
-            self._samples.append((parameter, turn, _sample(gradient, turn).clone()))
+        for at in range(self._turn, self._turn + min(_SAMPLES, len(watched))):
+            turn, index = divmod(at, len(watched))
+            tensor = watched[index]
+            self._samples.append((tensor, turn, _sample(tensor, turn).clone()))
         self._turn += len(self._samples)
 
     def changed(self) -> bool | torch.Tensor:
@@ -194,9 +174,9 @@ class GradTracker:
         Does not wait for a device: the result may be a flag on it.
         """
         flags = [
-            (_sample(gradient, turn).to(before.dtype) != before).any()
-            for parameter, turn, before in self._samples
-            if (gradient := parameter.tensor.grad) is not None
+            (_sample(tensor, turn).to(before.dtype) != before).any()
+            for tensor, turn, before in self._samples
+            if tensor.grad is not None
         ]
         return torch.stack(flags).any() if flags else False
 
@@ -205,16 +185,35 @@ _SAMPLES = 4  # gradients, of which entries are copied in each pass
 _SAMPLE = 1 << 12  # entries of each, or a whole row
 
 
-def _read(flags: Sequence[torch.Tensor]) -> list[bool]:
-    """Return the values of flags on one device, with a single wait."""
+def _holding(marks: Iterable[GradMark]) -> list[ParameterSlot]:
+    """Return the parameters whose ``.grad`` still holds decoded values, with a single wait."""
+    flags = [
+        (mark.parameter, mark.sent())
+        for mark in marks
+        if mark.tensor.grad is not None and (mark.origin >= _SENT or mark.flag is not None)
+    ]
+    values = _values([flag for _, flag in flags])
+    return [parameter for (parameter, _), holds in zip(flags, values, strict=True) if holds]
+
+
+def _read(marks: Iterable[GradMark]) -> None:
+    """Read the flags of marks, with a single wait."""
+    flags = [(mark, mark.flag) for mark in marks if mark.flag is not None]
+    for (mark, _), mixed in zip(flags, _values([flag for _, flag in flags]), strict=True):
+        mark.origin, mark.flag = _MIXED if mixed else _LOCAL, None
+
+
+def _values(flags: Sequence[torch.Tensor]) -> list[bool]:
+    """Return the values of flags, with a single wait if they are on one device."""
     if len({flag.device for flag in flags}) > 1:
         return [bool(flag) for flag in flags]
     return [bool(flag) for flag in torch.stack(list(flags)).tolist()] if flags else []
 
 
 def _sample(tensor: torch.Tensor, turn: int) -> torch.Tensor:
-    """Return some rows of a tensor, others in each turn: rows 4 to 7, say, in the second one."""
-    here = local(tensor.detach())
+    """Return some rows of ``.grad``, others in each turn: rows 4 to 7, say, in the second one."""
+    assert tensor.grad is not None  # or nothing is sampled
+    here = local(tensor.grad.detach())
     if here.numel() <= _SAMPLE:
         return here
     length = here.shape[0]

@@ -103,13 +103,13 @@ class Handle:
         place = self._place = engine.place
         self.world_size, self.rank = place.size, place.rank
         self._scheduler.measures = place.measures
-        layouts = BucketContentsCache(
+        cache = BucketContentsCache(
             list(self._parameters.values()), place if engine.divides else None
         )
-        self._counters = layouts.counters
+        self._counters = cache.counters
         self._passes = BackwardPasses(
             engine,
-            layouts,
+            cache,
             self._scheduler,
             self._options.grad_scaler if self._options.scaled else None,
             link=self._link,
@@ -479,10 +479,10 @@ class Handle:
         """
         self._pipeline.drain()
         times, ranks = self._engine.exchange.times, self._place.nodes
-        found = figures(times, self._counters, ranks, self.step)
+        values = figures(times, self._counters, ranks, self.step)
         if reset:
             self._reset_metrics()
-        return {name: float(value) for name, value in found.items() if value is not None}
+        return {name: float(value) for name, value in values.items() if value is not None}
 
     def report(self, *, reset: bool = False, residuals: bool = True) -> Report:
         """Return a report of what this rank sent, saved and spent: print it, or write its page.
@@ -596,17 +596,17 @@ class Resharded:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the dict to load into: checkpoints of the old ranks, filled with zeros."""
-        own, shares = self._handle.rank, self._shares
+        rank, shares = self._handle.rank, self._shares
         if self._policy == "sum-and-split":
             ranks = list(range(self._world_size))
         elif self._same:
-            ranks = [own if self._policy == "keep" and own < self._world_size else own % shares]
+            ranks = [rank if self._policy == "keep" and rank < self._world_size else rank % shares]
         else:  # the node's states are divided again
             ranks = list(range(self._world_size if self._policy == "keep" else shares))
         (mine,) = self._handle.state_dict().values()
         shapes = [self._handle.shapes_of(share, shares) for share in range(shares)]
         # Only ranks of the first node have sums of gradients, and only those restore them.
-        measured = [own] if self._same else range(shares)
+        measured = [rank] if self._same else range(shares)
         return {
             f"rank{old}": {
                 kind: {name: values[name].new_zeros(shapes[old % shares][name]) for name in values}

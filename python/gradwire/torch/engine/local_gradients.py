@@ -25,12 +25,12 @@ class FlatGradients:
         self.tensors = list(tensors)
         here = list(map(local, tensors))
         values = torch.empty(
-            sum(each.numel() for each in here), dtype=first.dtype, device=first.device
+            sum(shard.numel() for shard in here), dtype=first.dtype, device=first.device
         )
-        parts = torch.split(values, [each.numel() for each in here])
+        parts = torch.split(values, [shard.numel() for shard in here])
         self._parts = [
-            part.as_strided(each.shape, stride, part.storage_offset())
-            for part, each, stride in zip(parts, here, strides, strict=True)
+            part.as_strided(shard.shape, stride, part.storage_offset())
+            for part, shard, stride in zip(parts, here, strides, strict=True)
         ]
         self.buffer = torch.view_as_real(values).flatten() if first.is_complex() else values
 
@@ -80,17 +80,17 @@ def _used_anywhere(channel: Channel, parameters: Sequence[ParameterSlot]) -> lis
 
     Raises a ValueError, on all ranks, if a gradient is sparse on some rank.
     """
-    mine = [_kind(each.tensor.grad) for each in parameters]
+    mine = [_kind(slot.tensor.grad) for slot in parameters]
     every = channel.all_gather_object(mine)
     used = []
-    for each, *kinds in zip(parameters, *every, strict=True):
+    for slot, *kinds in zip(parameters, *every, strict=True):
         if "sparse" in kinds:
             raise ValueError(
-                f"the gradient of {each.name!r} is sparse: it can be exchanged only in a backward "
+                f"the gradient of {slot.name!r} is sparse: it can be exchanged only in a backward "
                 "pass without no_sync()"
             )
         if any(kinds):
-            used.append(each)
+            used.append(slot)
     return used
 
 

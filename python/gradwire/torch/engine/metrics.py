@@ -127,9 +127,9 @@ class StepTimes:
     def clear(self) -> None:
         """Start from zero, except ``steps_ever``, which another thread may be counting up."""
         fresh = StepTimes()
-        for each in fields(self):
-            if each.name != "steps_ever":
-                setattr(self, each.name, getattr(fresh, each.name))
+        for attribute in fields(self):
+            if attribute.name != "steps_ever":
+                setattr(self, attribute.name, getattr(fresh, attribute.name))
 
     def add(self, stage: str, start: float) -> float:
         """Add the time since ``start`` to a stage, and return the current time."""
@@ -192,7 +192,7 @@ def build_report(
     """
     parameters = list(parameters)
     norms = [
-        each.state.residual_norm if residuals and each.has_state else None for each in parameters
+        slot.state.residual_norm if residuals and slot.has_state else None for slot in parameters
     ]
     known = [norm for norm in norms if norm is not None]
     return Report(
@@ -202,7 +202,7 @@ def build_report(
         carried_by=carried_by,
         **figures(times, counters, place.nodes, step),
         residual_norm=math.hypot(*known) if residuals else None,
-        state_bytes=sum(each.nbytes for each in parameters),
+        state_bytes=sum(slot.nbytes for slot in parameters),
         parameters=tuple(map(_describe, parameters, counters.all(), norms)),
         exchange=exchange,
         decision=decision,

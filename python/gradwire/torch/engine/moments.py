@@ -15,25 +15,25 @@ def is_ahead(moments: Mapping[str, Any], parameter: ParameterSlot) -> bool:
     """Tell whether the optimizer's second moment has seen more gradients than the codec's."""
     if not parameter.codec.memory.updates or moments.get("exp_avg_sq") is None:
         return False
-    own = float(parameter.state.state_dict()["scalars"]["second_moment_steps"])
-    return float(moments["step"]) > own
+    steps = float(parameter.state.state_dict()["scalars"]["second_moment_steps"])
+    return float(moments["step"]) > steps
 
 
 def second_moments(parameter: ParameterSlot, channel: Channel | None = None) -> dict[str, Any]:
     """Return the optimizer's state for uncompressed training; the mean of all ranks, if given."""
-    held = parameter.state.state_dict()
+    state = parameter.state.state_dict()
     squares = torch.from_numpy(parameter.state.second_moment)
     if channel is not None:
         channel.all_reduce(squares).wait()
         squares.div_(channel.size)
     squares.mul_(parameter.ratio.factor if parameter.ratio else 1.0)
     mean = to_logical(squares.numpy(), parameter)
-    own = torch.zeros_like(parameter.tensor, memory_format=torch.preserve_format)
-    second = torch.zeros_like(own)
+    first = torch.zeros_like(parameter.tensor, memory_format=torch.preserve_format)
+    second = torch.zeros_like(first)
     local(second).copy_(mean)
     return {
-        "step": torch.tensor(held["scalars"]["second_moment_steps"], dtype=torch.float32),
-        "exp_avg": own,
+        "step": torch.tensor(state["scalars"]["second_moment_steps"], dtype=torch.float32),
+        "exp_avg": first,
         "exp_avg_sq": second,
     }
 
@@ -64,6 +64,6 @@ def start_with(parameter: ParameterSlot, moments: Mapping[str, Any]) -> None:
         taken = with_second_moment(parameter.state, values, int(moments["step"]))
         parameter.state.load_state_dict(taken)
     elif parameter.codec.memory.corrects and moments.get("momentum_buffer") is not None:
-        own = _factor(parameter) * parameter.own(moments["momentum_buffer"])
-        held = parameter.state.state_dict()
-        parameter.state.load_state_dict(held | {"momentum": to_memory(own, parameter)})
+        momentum = _factor(parameter) * parameter.own(moments["momentum_buffer"])
+        state = parameter.state.state_dict()
+        parameter.state.load_state_dict(state | {"momentum": to_memory(momentum, parameter)})

@@ -66,12 +66,15 @@ class OptimizerLink:
     def __init__(
         self, optimizer: Optimizer, parameters: list[ParameterSlot], *, scaled: bool
     ) -> None:
-        self._parameters = {id(each.tensor): each for each in parameters}
+        self._parameters = {id(slot.tensor): slot for slot in parameters}
         self._optimizer = optimizer
         self._warned: set[str] = set()  # of what: each is said once
-        self._updates = any(each.codec.memory.updates for each in parameters)
+        # By ids of tensors: the parameters whose codec applies the learning rate.
+        self._updated = {
+            key: slot for key, slot in self._parameters.items() if slot.codec.memory.updates
+        }
         # The optimizer must know that, because no other gradient may be added to an update.
-        self._computed = any(each.computed for each in parameters)
+        self._computed = any(slot.computed for slot in parameters)
         self._watches = self._computed and not scaled
         # Rates of the groups with such parameters as the last pass began: copies of tensors.
         self._rates: dict[int, float | torch.Tensor] = {}
@@ -116,10 +119,10 @@ class OptimizerLink:
                 mark.remove()
             for hook in hooks:
                 hook.remove()
-            kept, link = optimizer(), mine()
+            optimizer_alive, link = optimizer(), mine()
             adapts = None if adapter is None else adapter()
-            if adapts is not None and kept is not None and link is not None:
-                adapts.detach(kept, link)
+            if adapts is not None and optimizer_alive is not None and link is not None:
+                adapts.detach(optimizer_alive, link)
 
         return release
 
@@ -138,8 +141,8 @@ class OptimizerLink:
 
     def _check_options(self) -> None:
         theirs: dict[Codec, list[ParameterSlot]] = {}
-        for each in self._parameters.values():
-            theirs.setdefault(each.codec, []).append(each)
+        for slot in self._parameters.values():
+            theirs.setdefault(slot.codec, []).append(slot)
         for codec, parameters in theirs.items():
             check_pairing(codec, self._optimizer, parameters)
         if not self._had_momentum and has_momentum(self._optimizer):
@@ -153,11 +156,11 @@ class OptimizerLink:
         The attached optimizer's step may consist of other optimizers' steps, and a wrapper that has
         it as an attribute makes its step.
         """
-        wraps = any(each is self._optimizer for each in vars(optimizer).values())
+        wraps = any(attribute is self._optimizer for attribute in vars(optimizer).values())
         if self._stepping or wraps:
             return
         both = _held(optimizer) & _held(self._optimizer)
-        sent = self.tracker.kept(each for key, each in self._parameters.items() if key in both)
+        sent = self.tracker.holding(slot for key, slot in self._parameters.items() if key in both)
         if sent:
             raise UpdateError(
                 f"{name_of(optimizer)} would apply gradients that were exchanged for another "
@@ -185,7 +188,7 @@ class OptimizerLink:
         last = self.last
         if last is None or not isinstance(last.error, GradientError):
             return
-        if self.tracker.kept(last.asked):
+        if self.tracker.holding(last.asked):
             raise fresh(last.error)
 
     def prepare(self) -> dict[int, bool]:
@@ -196,7 +199,7 @@ class OptimizerLink:
         `torch.distributed.checkpoint` makes steps with gradients of zero, so that an optimizer has
         a state, and parameters with a codec need none.
         """
-        self.tracker.read_pending()
+        self.tracker.read_flags()
         sent = unsent = False
         for mark in self.tracker.marks:
             parameter, origin = mark.parameter, mark.origin
@@ -209,10 +212,10 @@ class OptimizerLink:
             elif origin is GradSource.SENT:
                 sent = True
             elif origin is GradSource.UNKNOWN:
-                unsent = unsent or mark.value is not None
+                unsent = unsent or not mark.is_zero
             elif parameter.computed:
                 unsent = unsent or origin is GradSource.AVERAGED
-                if origin is GradSource.MIXED and mark.value is not None:
+                if origin is GradSource.MIXED and not mark.is_zero:
                     raise _mixed(parameter.name)
         if sent and self.last is not None and self.last.finished and not self.last.counted:
             raise UpdateError(
@@ -242,18 +245,13 @@ class OptimizerLink:
         if self._watches:
             fused = getattr(self._optimizer, "grad_scale", None) is not None  # not in .grad then
             self._warn_once(_CHANGED, "", fused or self.tracker.changed())
-        for at, group in enumerate(self._optimizer.param_groups if self._updates else ()):
-            if at not in self._rates and not any(map(self._is_updated, group["params"])):
+        for at, group in enumerate(self._optimizer.param_groups if self._updated else ()):
+            if at not in self._rates and self._updated.keys().isdisjoint(map(id, group["params"])):
                 continue
             before, now = self._rates.get(at, 0.0), group["lr"]
             known = not isinstance(before, torch.Tensor) and not isinstance(now, torch.Tensor)
             detail = f", from {before:g} to {now:g} in group {at}" if known else ""
             self._warn_once(_LATE, detail, before != now)
-
-    def _is_updated(self, tensor: torch.Tensor) -> bool:
-        """Tell whether the codec of a parameter applies the learning rate."""
-        found = self._parameters.get(id(tensor))
-        return found is not None and found.codec.memory.updates
 
     def _warn_once(self, text: str, detail: str, flag: bool | torch.Tensor) -> None:
         """Warn if the flag is set, once it can be read without waiting for a device."""
@@ -275,8 +273,8 @@ class OptimizerLink:
 
     def refusal(self) -> UpdateError | None:
         """Return the error that forbids to exchange a pass now, if any."""
-        found = self.tracker.mixed() if self._computed else None
-        return None if found is None else _mixed(found.name)
+        slot = self.tracker.mixed() if self._computed else None
+        return None if slot is None else _mixed(slot.name)
 
     def restart(self) -> None:
         """Continue from a checkpoint; the optimizer loads its own half."""
@@ -305,11 +303,11 @@ class OptimizerLink:
         last = self.last
         if last is None or last.applied or last.error is not None or not last.finished:
             return None
-        kept = {each.name for each in self.tracker.kept(last.asked)}
-        cleared = [each for name, each in last.encoded.items() if name not in kept]
+        unapplied = {slot.name for slot in self.tracker.holding(last.asked)}
+        cleared = [slot for name, slot in last.encoded.items() if name not in unapplied]
         if cleared and not self._stepping:  # LBFGS makes passes within its step
             self._check_undone()
-        return last, cleared, bool(last.asked) and not kept
+        return last, cleared, bool(last.asked) and not unapplied
 
     def _check_undone(self) -> None:
         """Raise an UpdateError if passes are undone while something else trains the model.
@@ -321,8 +319,8 @@ class OptimizerLink:
         if self.undone < _PATIENCE - 1:
             return
         with torch.no_grad():
-            every = [local(each.tensor) for each in self._parameters.values()]
-            sums = torch.stack([each.sum(dtype=torch.float64).cpu() for each in every])
+            tensors = [local(slot.tensor) for slot in self._parameters.values()]
+            sums = torch.stack([tensor.sum(dtype=torch.float64).cpu() for tensor in tensors])
         before, self._sums = self._sums, sums.view(torch.int64)
         if self.undone >= _PATIENCE and before is not None and not before.equal(self._sums):
             raise UpdateError(
@@ -333,25 +331,27 @@ class OptimizerLink:
                 "within handle.paused()"
             )
 
-    def rates(self) -> list[tuple[ParameterSlot, Callable[[], float]]]:
-        """Return a reader of each learning rate, 0 if in no group; the sender calls it."""
-        if not self._updates:
+    def rates(self) -> list[tuple[Callable[[], float], list[ParameterSlot]]]:
+        """Return a reader of each learning rate, with the parameters whose codec applies it.
+
+        The sending thread calls it. The rate of parameters that are in no group is 0.
+        """
+        if not self._updated:
             return []
-        known = (key for key, each in self._parameters.items() if each.codec.memory.updates)
-        rates: dict[int, Callable[[], float]] = dict.fromkeys(known, float)
         self._rates.clear()
-        for at, group in enumerate(self._optimizer.param_groups):
-            rate = group["lr"]
-            read: Callable[[], float] = functools.partial(float, rate)
-            if isinstance(rate, torch.Tensor):
-                rate = rate.clone()
-                read = backends.backend_for(rate).number(rate)
-            if any(map(self._is_updated, group["params"])):
-                self._rates[at] = rate
-            for each in group["params"]:
-                if id(each) in rates:
-                    rates[id(each)] = read
-        return [(self._parameters[key], read) for key, read in rates.items()]
+        rates: list[tuple[Callable[[], float], list[ParameterSlot]]] = []
+        absent = dict(self._updated)
+        for index, group in enumerate(self._optimizer.param_groups):
+            ids = [key for key in map(id, group["params"]) if key in absent]
+            if ids:
+                rate = group["lr"]
+                read: Callable[[], float] = functools.partial(float, rate)
+                if isinstance(rate, torch.Tensor):
+                    rate = rate.clone()
+                    read = backends.backend_for(rate).number(rate)
+                self._rates[index] = rate
+                rates.append((read, [absent.pop(key) for key in ids]))
+        return [*rates, (float, list(absent.values()))]
 
     def watch(self) -> None:
         """Remember the averages of a pass, to detect changes."""
@@ -369,14 +369,14 @@ class OptimizerLink:
         """
         if not self._computed:
             return
-        kept = self._optimizer.state
+        states = self._optimizer.state
         for parameter in self._parameters.values():
-            if not (parameter.compressed and parameter.computed) or parameter.tensor not in kept:
+            if not parameter.computed or parameter.paused or parameter.tensor not in states:
                 continue
             begins = parameter.state.step == 0
             # The momentum of weight decay stays with the optimizer.
             if begins or anew or parameter.codec.memory.updates:
-                moments = kept.pop(parameter.tensor)
+                moments = states.pop(parameter.tensor)
                 if begins or parameter.codec.memory.corrects or is_ahead(moments, parameter):
                     start_with(parameter, moments)
 
@@ -388,15 +388,15 @@ class OptimizerLink:
         the optimizer, which has that of weight decay. With shards, the channel connects the ranks
         that own the same shard.
         """
-        for each in parameters:
-            memory, tensor = each.codec.memory, each.tensor
-            if memory.updates and each.state.step > 0:
-                self._optimizer.state[tensor] = second_moments(each, channel)
-            elif memory.corrects and each.state.step > 0:
+        for slot in parameters:
+            memory, tensor = slot.codec.memory, slot.tensor
+            if memory.updates and slot.state.step > 0:
+                self._optimizer.state[tensor] = second_moments(slot, channel)
+            elif memory.corrects and slot.state.step > 0:
                 state = self._optimizer.state[tensor]
                 if state.get("momentum_buffer") is None:
                     state["momentum_buffer"] = torch.zeros_like(tensor)
-                local(state["momentum_buffer"]).add_(mean_momentum(each, channel))
+                local(state["momentum_buffer"]).add_(mean_momentum(slot, channel))
 
     def give_all_back(self) -> Callable[[Channel], None] | None:
         """Return a function that hands all missing moments to the optimizer; None if none are."""
@@ -405,29 +405,29 @@ class OptimizerLink:
 
     def moments(self) -> dict[torch.Tensor, dict[str, Any]]:
         """Return the states that the optimizer lacks, from this rank's own second moments."""
-        return {each.tensor: second_moments(each) for each in self._whole()}
+        return {slot.tensor: second_moments(slot) for slot in self._whole()}
 
     def _whole(self) -> list[ParameterSlot]:
         """Return the undivided parameters whose second moments the codec keeps."""
         return [
-            each
-            for each in self._parameters.values()
-            if each.codec.memory.updates
-            and each.state.step > 0
-            and each.share is None
-            and not each.paused
+            slot
+            for slot in self._parameters.values()
+            if slot.codec.memory.updates
+            and slot.state.step > 0
+            and slot.share is None
+            and not slot.paused
         ]
 
 
 def _before_step(link: "weakref.ref[OptimizerLink]", optimizer: Optimizer, *_: object) -> None:
     """Call `before_step` of the link, if it still exists."""
-    if (found := link()) is not None:
-        found.before_step(optimizer)
+    if (alive := link()) is not None:
+        alive.before_step(optimizer)
 
 
 def _held(optimizer: Optimizer) -> set[int]:
     """Return the ids of the parameters of an optimizer."""
-    return {id(each) for group in optimizer.param_groups for each in group["params"]}
+    return {id(tensor) for group in optimizer.param_groups for tensor in group["params"]}
 
 
 def _mixed(name: str) -> UpdateError:

@@ -44,18 +44,18 @@ def facts_of(optimizer: Optimizer | None, named: Mapping[str, Any]) -> object:
     """Return what must be equal on all ranks: class, options and parameters of each group."""
     if optimizer is None:
         return None
-    names = {id(each): name for name, each in named.items()}
+    names = {id(tensor): name for name, tensor in named.items()}
     groups = []
     for group in optimizer.param_groups:
         options = {key: _plain(value) for key, value in sorted(group.items()) if key != "params"}
-        groups.append((options, checksum([names.get(id(each)) for each in group["params"]])))
+        groups.append((options, checksum([names.get(id(tensor)) for tensor in group["params"]])))
     return type(optimizer).__qualname__, groups
 
 
 def _plain(value: object) -> object:
     """Return an option as text, in which no address of an object stands."""
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     if isinstance(value, torch.Tensor):  # which may be on another device on each rank
         value = value.tolist()
     plain = value is None or isinstance(value, bool | int | float | str)
@@ -98,8 +98,8 @@ def check_pairing(
 def _unsuited_option(optimizer: Optimizer, group: Mapping[str, Any]) -> str:
     """Return the option of a group that no codec follows; empty if there is none."""
     decays = family_of(optimizer) == "adam" and decays_gradients(optimizer, group)
-    found = [option for option in _UNSUITED if group.get(option)]
-    return "weight_decay" if decays else next(iter(found), "")
+    unsuited = [option for option in _UNSUITED if group.get(option)]
+    return "weight_decay" if decays else next(iter(unsuited), "")
 
 
 def default_codec(optimizer: object, ratio: float = RATIO) -> Codec:
@@ -118,8 +118,8 @@ def default_codec(optimizer: object, ratio: float = RATIO) -> Codec:
     assert isinstance(optimizer, Optimizer)  # or it had raised
     why = "is not torch.optim.AdamW, Adam or SGD"
     if family_of(optimizer) is not None:
-        groups = [(each, _unsuited_option(optimizer, each)) for each in optimizer.param_groups]
-        why = next((f"has {name}={each[name]!r}" for each, name in groups if name), "")
+        groups = [(group, _unsuited_option(optimizer, group)) for group in optimizer.param_groups]
+        why = next((f"has {name}={group[name]!r}" for group, name in groups if name), "")
     if why:
         _warn(
             f"{name_of(optimizer)} {why}, so no codec can do its work, and gradients are sent as "
@@ -135,20 +135,20 @@ def default_codec(optimizer: object, ratio: float = RATIO) -> Codec:
 def options_of(group: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a group that must suit the codec: few, and cheap to compare."""
     names = ("momentum", "nesterov", "eps", *_UNSUITED)
-    found = {name: group[name] for name in names if name in group}
-    return {**found, "beta2": float(group["betas"][1])} if "betas" in group else found
+    options = {name: group[name] for name in names if name in group}
+    return {**options, "beta2": float(group["betas"][1])} if "betas" in group else options
 
 
 def _check_equal(codec: Codec, group: Mapping[str, Any], options: Mapping[str, str]) -> None:
     for option, called in options.items():
-        wanted, found = getattr(codec.memory, option), group[option]
-        if wanted not in (None, found):
+        wanted, value = getattr(codec.memory, option), group[option]
+        if wanted not in (None, value):
             cycles = "; OneCycleLR and CyclicLR need cycle_momentum=False"
             raise ValueError(
-                f"the codec's {option} is {wanted!r}, the optimizer's {called} is {found!r}: they "
+                f"the codec's {option} is {wanted!r}, the optimizer's {called} is {value!r}: they "
                 f"must be the same. Leave {option}= out, and the codec uses the optimizer's; to "
                 f"change {called} later, detach() the handle and attach() again"
-                f"{cycles if option == 'momentum' and found != 0.0 else ''}"
+                f"{cycles if option == 'momentum' and value != 0.0 else ''}"
             )
 
 
@@ -159,14 +159,16 @@ def missing_in(optimizer: Optimizer | None, named: Mapping[str, torch.Tensor]) -
     """
     if optimizer is None:
         return []
-    known = {id(each) for group in optimizer.param_groups for each in group["params"]}
-    if named and not any(id(each) in known for each in named.values()):
+    known = {id(tensor) for group in optimizer.param_groups for tensor in group["params"]}
+    if named and not any(id(tensor) in known for tensor in named.values()):
         raise ValueError(
             f"optimizer= has none of the {len(named)} parameters of the model, such as "
             f"{next(iter(named))!r}: it belongs to another model, or to parameters that have been "
             f"replaced; make {name_of(optimizer)} from this model's parameters"
         )
-    return [name for name, each in named.items() if each.requires_grad and id(each) not in known]
+    return [
+        name for name, tensor in named.items() if tensor.requires_grad and id(tensor) not in known
+    ]
 
 
 def warn_of_missing(missing: Sequence[str], sending: Container[str]) -> None:
@@ -214,22 +216,22 @@ def warn_of_pairing(
                 f"{_SGD}(model.parameters(), lr=..., momentum=...)"
             )
     elif codec.sparsify.selects:
-        found, better = "momentum", "momentum=0, with a learning rate of up to lr / (1 - momentum)"
+        moment, better = "momentum", "momentum=0, with a learning rate of up to lr / (1 - momentum)"
         if any(map(_has_first_moment, groups)):
-            found, better = "a first moment", f"gradwire.adam(ratio=...) with {_ADAMW}"
+            moment, better = "a first moment", f"gradwire.adam(ratio=...) with {_ADAMW}"
         _warn(
-            f"{name_of(optimizer)} has {found}, and a sparse codec with a residual sends gradients "
-            f"late and as sums: together they can cost accuracy. Better: {better}"
+            f"{name_of(optimizer)} has {moment}, and a sparse codec with a residual sends "
+            f"gradients late and as sums: together they can cost accuracy. Better: {better}"
         )
 
 
 def groups_of(optimizer: Optimizer, parameters: Iterable[ParameterSlot]) -> list[Mapping[str, Any]]:
     """Return the optimizer's groups that have any of these parameters."""
-    ids = {id(each.tensor) for each in parameters}
+    ids = {id(slot.tensor) for slot in parameters}
     return [
         group
         for group in optimizer.param_groups
-        if any(id(each) in ids for each in group["params"])
+        if any(id(tensor) in ids for tensor in group["params"])
     ]
 
 

@@ -1,6 +1,5 @@
 """The slot of a parameter: its codec, state, size limit and memory order."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
@@ -27,7 +26,7 @@ def plain_names(named: Mapping[str, T]) -> dict[str, T]:
 
     A checkpoint may be saved with `torch.compile` and loaded without it, or vice versa.
     """
-    plain = {name.replace("_orig_mod.", ""): each for name, each in named.items()}
+    plain = {name.replace("_orig_mod.", ""): value for name, value in named.items()}
     return plain if len(plain) == len(named) else dict(named)
 
 
@@ -76,14 +75,16 @@ class SizeLimit:
             wanted = FLOOR
         return wanted if wanted < self._bound else self._bound
 
-    def observe(self, wanted: int) -> None:
-        """Record the largest size, in bytes, that any rank wanted to send."""
+    def observe(self, wanted: int) -> list[int]:
+        """Record the largest size, in bytes, that any rank wanted; return the `state` before."""
+        before = [self._mean8, self._dev4]
         if self._mean8 == _UNSEEN:
             self._mean8, self._dev4 = 8 * wanted, 2 * wanted
-            return
-        error = wanted - (self._mean8 >> 3)
-        self._mean8 += error
-        self._dev4 += abs(error) - (self._dev4 >> 2)
+        else:
+            error = wanted - (self._mean8 >> 3)
+            self._mean8 += error
+            self._dev4 += abs(error) - (self._dev4 >> 2)
+        return before
 
     def reset(self) -> None:
         """Forget every observation."""
@@ -116,6 +117,7 @@ class ParameterSlot:
     # in the model, and how many of them a bucket has. Headers of frames count as entries.
     run: tuple[int, int] = (0, 1)
     paused: bool = False  # it is sent dense at present, and keeps its state
+    computed: bool = False  # its codec does part of the optimizer's work, and sends updates
     # float32, shape (numel,): the sum of this rank's gradients, if a schedule needs it, and the
     # same sum without the last gradient.
     measured: NDArray[np.float32] | None = None
@@ -133,31 +135,30 @@ class ParameterSlot:
     @property
     def compressed(self) -> bool:
         """Whether it is currently sent compressed."""
-        return self.has_state and not self.paused
-
-    @property
-    def computed(self) -> bool:
-        """Whether its codec does part of the optimizer's work, and sends updates."""
-        return self.has_state and (self.codec.memory.updates or self.codec.memory.corrects)
+        return self.state is not None and not self.paused
 
     def set_rate(self, rate: float) -> None:
-        """Have a codec that computes steps make them with this learning rate of the optimizer."""
-        self.rate = rate
-        self._write_rate()
+        """Have a codec that computes steps make them with this learning rate of the optimizer.
 
-    def measure_ratio(self, found: float, ranks: int) -> "tuple[SquareRatio | None, Any]":
+        Steps are as long as if the second moment had been multiplied by the ratio.
+        """
+        self.rate = rate
+        self.state.learning_rate = rate / (1.0 if self.ratio is None else self.ratio.root)
+
+    def measure_ratio(self, measurement: float, ranks: int) -> "tuple[SquareRatio | None, Any]":
         """Use a measurement in this step already; return what `restore_ratio` takes to undo it."""
         before = self.ratio
-        self.ratio = (before or SquareRatio()).with_measurement(found, ranks)
+        self.ratio = (before or SquareRatio()).with_measurement(measurement, ranks)
         moment = None
         if before is not None and before.made_with is not None and self.ratio.made_with is None:
-            held = self.state.state_dict()
-            moment, memory = held["second_moment"], cast("Any", self.codec.memory)
-            steps = held["scalars"]["second_moment_steps"]
+            state = self.state.state_dict()
+            moment, memory = state["second_moment"], cast("Any", self.codec.memory)
+            steps = state["scalars"]["second_moment_steps"]
             factor = np.float32(self.ratio.correction(before.made_with, memory.beta2, steps))
             corrected = cast("NDArray[np.float32]", self.state.second_moment) * factor
-            self.state.load_state_dict({**held, "second_moment": corrected})
-        self._write_rate()
+            self.state.load_state_dict({**state, "second_moment": corrected})
+        if self.rate is not None:
+            self.set_rate(self.rate)
         return before, moment
 
     def restore_ratio(self, before: "tuple[SquareRatio | None, Any]") -> None:
@@ -165,13 +166,8 @@ class ParameterSlot:
         self.ratio, moment = before
         if moment is not None:
             self.state.load_state_dict({**self.state.state_dict(), "second_moment": moment})
-        self._write_rate()
-
-    def _write_rate(self) -> None:
-        # Steps are as long as if the second moment had been multiplied by the ratio.
         if self.rate is not None:
-            root = 1.0 if self.ratio is None else math.sqrt(self.ratio.factor)
-            self.state.learning_rate = self.rate / root
+            self.set_rate(self.rate)
 
     def measure(self, gradient: NDArray[Any]) -> None:
         """Add a gradient to the measured sum; `unmeasure` subtracts it exactly."""
@@ -210,7 +206,7 @@ class ParameterSlot:
     def nbytes(self) -> int:
         """Bytes kept for it between steps. Call it when no other thread uses the state."""
         measured = (self.measured, self.measured_before)
-        sums = sum(each.nbytes for each in measured if each is not None)
+        sums = sum(total.nbytes for total in measured if total is not None)
         return sums + (self.state.nbytes if self.has_state else 0)
 
     @property
@@ -259,11 +255,15 @@ def observe(parameter: ParameterSlot) -> None:
     shape, strides, before = parameter.tensor.shape, laid_out(parameter.tensor), parameter.strides
     if before is not None and not _same(shape, strides, before):
         saved = parameter.state.state_dict()
-        held = {
-            each: to_logical(saved[each], parameter) for each in BUFFERS if saved[each] is not None
+        buffers = {
+            buffer: to_logical(saved[buffer], parameter)
+            for buffer in BUFFERS
+            if saved[buffer] is not None
         }
         parameter.strides = strides
-        moved = {each: to_memory(values, parameter, values.dtype) for each, values in held.items()}
+        moved = {
+            buffer: to_memory(values, parameter, values.dtype) for buffer, values in buffers.items()
+        }
         parameter.state.load_state_dict(saved | moved)
     parameter.strides = strides
 
@@ -317,6 +317,7 @@ def set_codec(parameter: ParameterSlot, codec: Codec) -> None:
     if parameter.codec == codec:
         return
     parameter.codec = codec
+    parameter.computed = codec.memory.updates or codec.memory.corrects
     # Without a memory, trimmed entries would be lost; and a frame of all entries cannot be trimmed.
     fixed = not (codec.memory.keeps and codec.sparsify.selects)
     parameter.limit = SizeLimit(codec.max_encoded_len(parameter.numel), fixed=fixed)
@@ -351,7 +352,7 @@ def with_second_moment(state: State, values: NDArray[Any], steps: int) -> dict[s
     started at 0, a converged moment would count as a thousand times as large, and steps would be
     far too small.
     """
-    held = state.state_dict()
-    step = max(steps, int(held["step"]))
-    scalars = {**held["scalars"], "second_moment_steps": float(steps)}
-    return {**held, "second_moment": values, "step": step, "scalars": scalars}
+    saved = state.state_dict()
+    step = max(steps, int(saved["step"]))
+    scalars = {**saved["scalars"], "second_moment_steps": float(steps)}
+    return {**saved, "second_moment": values, "step": step, "scalars": scalars}

@@ -95,7 +95,7 @@ class ExchangePipeline:
     def submit(
         self,
         step: Step,
-        layout: BucketContents,
+        contents: BucketContents,
         buffer: torch.Tensor,
         *,
         last: bool,
@@ -108,7 +108,7 @@ class ExchangePipeline:
         on_device = buffer.device.type in self._exchange.device_backends
         bucket = backends.backend_for(buffer).bucket(buffer, on_device)
         now = time.perf_counter()
-        task = BucketTask(layout, bucket, step, last, read_scale, now, unused)
+        task = BucketTask(contents, bucket, step, last, read_scale, now, unused)
         self._tasks.put(task)
         return bucket.future
 
@@ -139,7 +139,7 @@ class ExchangePipeline:
         if self.forked:
             return True
         deadline = None if timeout is None else time.monotonic() + timeout
-        return all(_join(each, deadline) for each in (self._tasks, self._in_flight))
+        return all(_join(tasks, deadline) for tasks in (self._tasks, self._in_flight))
 
     def flush(self, timeout: float | None = None) -> bool:
         """Drain, then undo an incomplete step; returns as `drain`. Not within a backward pass."""
@@ -307,8 +307,8 @@ class ExchangePipeline:
             step.undo_all()
 
 
-def _join(each: "queue.Queue[Any]", deadline: float | None) -> bool:
+def _join(tasks: "queue.Queue[Any]", deadline: float | None) -> bool:
     """Wait for all tasks of a queue, at most until the deadline; return whether they are done."""
-    with each.all_tasks_done:
+    with tasks.all_tasks_done:
         left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
-        return each.all_tasks_done.wait_for(lambda: not each.unfinished_tasks, left)
+        return tasks.all_tasks_done.wait_for(lambda: not tasks.unfinished_tasks, left)

@@ -57,8 +57,8 @@ class Scheduler:
             for name, parameter in parameters.items()
         }
         # All recommended schedules that are not constant are the same.
-        every = (each for each in self._schedules.values() if not isinstance(each, Constant))
-        self.schedule = next(every, Constant()) if schedule is None else schedule
+        changing = [one for one in self._schedules.values() if not isinstance(one, Constant)]
+        self.schedule = next(iter(changing), Constant()) if schedule is None else schedule
         self._at: Position
         self._warned = False
         self._parameters = parameters
@@ -145,11 +145,11 @@ class Scheduler:
 
     def _sent(self) -> str:
         """Return the present ratios of the compressed parameters, in words."""
-        every = [each for each in self._parameters.values() if not each.paused]
-        found = [getattr(each.codec.sparsify, "ratio", None) for each in every]
-        ratios = sorted({each for each in found if each is not None})
+        slots = [slot for slot in self._parameters.values() if not slot.paused]
+        every: set[Any] = {getattr(slot.codec.sparsify, "ratio", None) for slot in slots}
+        ratios = sorted(every - {None})
         if not ratios:
-            return "compressed" if every else "dense"
+            return "compressed" if slots else "dense"
         least, most = f"{ratios[0]:g}", f"{ratios[-1]:g}"
         return f"ratio {most}" if len(ratios) == 1 else f"ratios from {least} to {most}"
 
@@ -185,16 +185,16 @@ class Scheduler:
             and schedule.is_measured(position.epoch)
         ):
             every = self._parameters.items()
-            zeros = {name: np.zeros(each.numel, np.float32) for name, each in every}
+            zeros = {name: np.zeros(slot.numel, np.float32) for name, slot in every}
             sums = zeros | dict(position.measured)
         return replace(position, codecs=codecs, measured=sums)
 
     def _codec(self, name: str, position: Position) -> Codec | None:
-        own = self._codecs[name]
+        codec = self._codecs[name]
         if isinstance(self.schedule, Accordion):
             critical, shape = position.critical[name], self._parameters[name].shape
-            return self.schedule.codec_for(own, critical=critical, shape=shape)
-        return self._schedules[name].codec_at(own, position.epoch)
+            return self.schedule.codec_for(codec, critical=critical, shape=shape)
+        return self._schedules[name].codec_at(codec, position.epoch)
 
     def take(self, position: Position) -> None:
         """Continue from a position. This cannot fail."""
@@ -252,8 +252,8 @@ class Scheduler:
         config = saved["config"]
         counted = isinstance(config, Mapping) and config.get("kind") == BySteps.kind
         told = _validate.boolean("told", saved.get("told", epoch > 0 and not counted))
-        own = json.loads(json.dumps(self.schedule.get_config()))
-        if _without_exchanges(config) != _without_exchanges(own):
+        present = json.loads(json.dumps(self.schedule.get_config()))
+        if _without_exchanges(config) != _without_exchanges(present):
             return self._computed(replace(self._at, epoch=epoch, lr=lr, told=told))
         position = Position(epoch, lr, critical, norms, told, self._at.mode, measured=measured)
         return self._computed(position)
@@ -263,4 +263,4 @@ def _without_exchanges(config: Any) -> Any:
     """Return a schedule's configuration without the exchanges of its codecs."""
     if not isinstance(config, Mapping):
         return config
-    return {key: _without_exchanges(each) for key, each in config.items() if key != "exchange"}
+    return {key: _without_exchanges(value) for key, value in config.items() if key != "exchange"}

@@ -48,21 +48,21 @@ class Shard:
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor, or the local part of a DTensor."""
-    found = getattr(tensor, "_local_tensor", tensor)
-    assert isinstance(found, torch.Tensor)
-    return found
+    shard = getattr(tensor, "_local_tensor", tensor)
+    assert isinstance(shard, torch.Tensor)
+    return shard
 
 
 def as_gradient(values: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     """Return values as a gradient of a tensor: a DTensor if the tensor is one."""
     if local(tensor) is tensor:
         return values
-    own: Any = tensor.detach()
-    whole = {"shape": own.shape, "stride": own.stride()}
-    found: torch.Tensor = own.from_local(
-        values, own.device_mesh, own.placements, run_check=False, **whole
+    mesh_tensor: Any = tensor.detach()
+    whole = {"shape": mesh_tensor.shape, "stride": mesh_tensor.stride()}
+    gradient: torch.Tensor = mesh_tensor.from_local(
+        values, mesh_tensor.device_mesh, mesh_tensor.placements, run_check=False, **whole
     )
-    return found
+    return gradient
 
 
 def laid_out(tensor: torch.Tensor) -> tuple[int, ...]:
@@ -96,11 +96,11 @@ def shard_of(name: str, tensor: torch.Tensor, share: int, shares: int) -> Shard:
 def local_shard_of(name: str, tensor: torch.Tensor, share: int, shares: int) -> Shard:
     """Return this rank's part of a DTensor, as a `Shard`."""
     here = local(tensor)
-    found = shard_of(name, tensor, share, shares)
+    shard = shard_of(name, tensor, share, shares)
     whole: Any = tensor
     ordered = whole.device_mesh.get_local_rank() == share and whole.placements[0].is_shard(0)
-    if ordered and found.shape == tuple(here.shape) and found.rows is not None:
-        return found
+    if ordered and shard.shape == tuple(here.shape) and shard.rows is not None:
+        return shard
     return Shard(tuple(here.shape), laid_out(here), 0, here.numel())
 
 

@@ -8,11 +8,12 @@ ratio of the squares, which makes the learning rate of uncompressed training the
 number of ranks.
 """
 
+import math
 from typing import Any, NamedTuple
 
 from gradwire import _validate
 
-INTERVAL = 16  # a parameter is measured in its first 16 steps, and then in every sixteenth
+INTERVAL = 16  # a parameter is measured in the first 16 steps that use it, then in every 16th
 
 
 class SquareRatio(NamedTuple):
@@ -34,14 +35,19 @@ class SquareRatio(NamedTuple):
         """What the second moment counts as multiplied by."""
         return self.mean if self.made_with is None else self.made_with
 
+    @property
+    def root(self) -> float:
+        """What steps are divided by."""
+        return math.sqrt(self.mean if self.made_with is None else self.made_with)
+
     def is_due(self, step: int) -> bool:
         """Tell whether to measure in this step."""
         return self.measurements < INTERVAL or step % INTERVAL == 0
 
-    def with_measurement(self, found: float, ranks: int) -> "SquareRatio":
+    def with_measurement(self, measurement: float, ranks: int) -> "SquareRatio":
         """Return the ratio with one more measurement, which by chance may be above 1."""
         count = min(self.measurements + 1, INTERVAL)
-        mean = self.mean + (found - self.mean) / count if self.measurements else found
+        mean = self.mean + (measurement - self.mean) / count if self.measurements else measurement
         mean = min(max(mean, 1.0 / ranks), 1.0)
         return SquareRatio(mean, count, None if count == INTERVAL else self.made_with)
 
@@ -57,8 +63,8 @@ class SquareRatio(NamedTuple):
         a mean of 0.2, and 1 before, 1 / (0.84 * 0.2 + 0.16) makes the whole as large as if all
         were.
         """
-        own = INTERVAL - 1
-        taken_over: float = beta2**own * (1 - beta2 ** (steps - own)) / (1 - beta2**steps)
+        last = INTERVAL - 1
+        taken_over: float = beta2**last * (1 - beta2 ** (steps - last)) / (1 - beta2**steps)
         return 1 / (taken_over * self.mean / made_with + 1 - taken_over)
 
     @classmethod

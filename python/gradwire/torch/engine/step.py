@@ -10,7 +10,7 @@ import torch
 from gradwire.torch import backends
 from gradwire.torch.backends import Backend, Bucket
 from gradwire.torch.engine.bucket_contents import BucketContents
-from gradwire.torch.engine.parameter import ParameterSlot
+from gradwire.torch.engine.parameter import ParameterSlot, SizeLimit
 from gradwire.torch.transport import Work
 
 
@@ -26,7 +26,7 @@ class Step:
     awaited: dict[object, Callable[[], object]] = field(default_factory=dict)
     error: BaseException | None = None  # why it does not count
     completed: list["InFlightBucket"] = field(default_factory=list)  # if they wait for its outcome
-    limits: list[tuple[ParameterSlot, list[int]]] = field(default_factory=list)  # before it
+    limits: list[tuple[SizeLimit, list[int]]] = field(default_factory=list)  # before it
     finished: bool = False
     counted: bool = False
     applied: bool = False  # by the optimizer's step; without attach(optimizer=), nobody looks
@@ -35,14 +35,14 @@ class Step:
     # Parameters whose ratios were measured in it, and what undoes that.
     ratios: list[tuple[ParameterSlot, Any]] = field(default_factory=list)
 
-    def observe(self, parameter: ParameterSlot, wanted: int) -> None:
-        """Update the parameter's limit with the largest size, in bytes, that any rank wanted."""
-        self.limits.append((parameter, parameter.limit.state()))
-        parameter.limit.observe(wanted)
+    def observe(self, parameters: Iterable[ParameterSlot], wanted: Iterable[int]) -> None:
+        """Update the limits with the largest sizes, in bytes, that any rank wanted."""
+        for parameter, nbytes in zip(parameters, wanted, strict=True):
+            self.limits.append((parameter.limit, parameter.limit.observe(nbytes)))
 
-    def measure_ratio(self, parameter: ParameterSlot, found: float, ranks: int) -> None:
+    def measure_ratio(self, parameter: ParameterSlot, measurement: float, ranks: int) -> None:
         """Record a measurement, and use it: for the rate of this step, and for moments."""
-        self.ratios.append((parameter, parameter.measure_ratio(found, ranks)))
+        self.ratios.append((parameter, parameter.measure_ratio(measurement, ranks)))
 
     def undo(self, parameters: Iterable[ParameterSlot]) -> None:
         """Roll back the states of these parameters to what they were before this step."""
@@ -64,8 +64,8 @@ class Step:
             parameter, before = self.ratios.pop()
             parameter.restore_ratio(before)
         while self.limits:
-            parameter, limit = self.limits.pop()
-            parameter.limit.load(limit)
+            limit, before = self.limits.pop()
+            limit.load(before)
 
 
 @dataclass(slots=True, eq=False)
@@ -77,7 +77,7 @@ class BucketTask:
     the reason why this rank has no gradients to encode, which the exchange tells the other ranks.
     """
 
-    layout: BucketContents
+    contents: BucketContents
     bucket: Bucket
     step: Step
     last: bool
@@ -101,7 +101,7 @@ class InFlightBucket:
     sequence: int  # its number since `attach` or the last resume
     works: tuple[Work, ...] = ()  # collectives to wait for
     collectives: int = 1  # including completed ones
-    contents: object = None  # what the exchange needs to complete it
+    payload: object = None  # what the exchange needs to complete it
     room: int = 0  # bytes that this rank passes to the collectives, including unused room
     wire: float = 0.0  # bytes that this rank sends
     sent: float = 0.0  # by time.perf_counter: the collectives were started

@@ -35,16 +35,16 @@ class SlotLayout(SlotPlaces):
     __slots__ = ()
 
     @classmethod
-    def of(cls, layout: BucketContents, itemsize: int) -> "SlotLayout":
+    def of(cls, contents: BucketContents, itemsize: int) -> "SlotLayout":
         """Plan the slots of a bucket from the current limits."""
         limits, room = [], 0
-        for parameter in layout.compressed:
+        for parameter in contents.compressed:
             limits.append(parameter.limit.nbytes)
             room += limits[-1]
         # All but the end of the dense parameters are multiples of 64.
         records_at = wire.HEADER_NBYTES + 63 & ~63
         dense_at = records_at + len(limits) * _RECORD.itemsize + 63 & ~63
-        dense_end = dense_at + layout.dense_numel * itemsize
+        dense_end = dense_at + contents.dense_numel * itemsize
         frames_at = dense_end + 63 & ~63
         nbytes = max(wire.MESSAGE_NBYTES, frames_at + room + 63 & ~63)
         front = max(wire.MESSAGE_NBYTES, dense_at)
@@ -102,7 +102,7 @@ class AllGatherExchange(ExchangeBase):
     def send(self, task: BucketTask, sequence: int) -> InFlightBucket:
         """Encode a bucket and start the all-gather of its slot."""
         start = time.perf_counter()
-        plan = SlotLayout.of(task.layout, task.bucket.itemsize)
+        plan = SlotLayout.of(task.contents, task.bucket.itemsize)
         nbytes, total = plan.nbytes, plan.nbytes * self.world_size
         pools = [(self._frames, nbytes), (self._buffers, total)]
         (slot, gathered), task = take_buffers(task, pools)
@@ -114,7 +114,7 @@ class AllGatherExchange(ExchangeBase):
             task,
             sequence,
             works=(self.channel.all_gather(every, mine),),
-            contents=_Slots(plan, slot, gathered, every.view(-1, nbytes), filled),
+            payload=_Slots(plan, slot, gathered, every.view(-1, nbytes), filled),
             room=nbytes,
             wire=total - nbytes,
         )
@@ -126,16 +126,16 @@ class AllGatherExchange(ExchangeBase):
         front = np.zeros(plan.front, np.uint8)
         try:
             task.check()
-            if task.bucket.fills(task.layout.compressed):
+            if task.bucket.fills(task.contents.compressed):
                 return self._fill_on_device(task, plan, slot, sequence)
             self._fill_here(task, plan, slot, front)
-            checksum = self._checksums.last(task.layout)
-            wire.write_verdict(front, task.layout.digest, sequence, checksum=checksum)
+            checksum = self._checksums.last(task.contents)
+            wire.write_verdict(front, task.contents.digest, sequence, checksum=checksum)
             front = front[: plan.dense_at]
         except BaseException as error:  # of any kind: the other ranks wait for this slot
             front[:] = 0
-            told = wire.attributed(error, self.rank)
-            wire.write_verdict(front[: wire.MESSAGE_NBYTES], task.layout.digest, sequence, told)
+            message, failure = front[: wire.MESSAGE_NBYTES], wire.attributed(error, self.rank)
+            wire.write_verdict(message, task.contents.digest, sequence, failure)
         task.bucket.write_header(slot, front)
         return None
 
@@ -143,38 +143,38 @@ class AllGatherExchange(ExchangeBase):
         self, task: BucketTask, plan: SlotLayout, slot: torch.Tensor, front: NDArray[np.uint8]
     ) -> None:
         """Write frames and dense parameters to a slot, and the records to its front."""
-        layout = task.layout
-        outcomes = self._encode(task, layout.pieces, plan.limits, slot[plan.frames_at :])
+        contents = task.contents
+        outcomes = self._encode(task, contents.pieces, plan.limits, slot[plan.frames_at :])
         records = plan.records(front)
         records["size"] = outcomes.nbytes
         records["wanted"] = outcomes.wanted()
         records["zero"] = outcomes.zero
-        layout.counters.encoded(layout.rows, outcomes, outcomes.nbytes)
-        if layout.runs:
-            pack_dense(task, slot[plan.dense_at : plan.dense_end].view(layout.dtype))
+        contents.counters.encoded(contents.rows, outcomes, outcomes.nbytes)
+        if contents.runs:
+            pack_dense(task, slot[plan.dense_at : plan.dense_end].view(contents.dtype))
 
     def _fill_on_device(
         self, task: BucketTask, plan: SlotLayout, slot: torch.Tensor, sequence: int
     ) -> FilledSlot:
         """Let the device fill the slot by itself; the outcome is not known yet."""
-        layout = task.layout
-        facts = self._facts.get(layout)
+        contents = task.contents
+        facts = self._facts.get(contents)
         if facts is None:
-            facts = self._facts[layout] = SlotFacts(
-                layout.names,
-                [(piece.stop - piece.start, piece.parameter.width) for piece in layout.dense],
+            facts = self._facts[contents] = SlotFacts(
+                contents.names,
+                [(piece.stop - piece.start, piece.parameter.width) for piece in contents.dense],
                 f"rank {self.rank} could not encode: kernels refuse the gradient of ",
                 wire.TEXT_NBYTES,
                 self.rank,
             )
-        checksum, total = self._checksums.unread(layout)
+        checksum, total = self._checksums.unread(contents)
         order = SlotOrder(
-            [parameter.codec for parameter in layout.compressed],
-            [parameter.state for parameter in layout.compressed],
-            layout.ends,
-            layout.runs,
+            [parameter.codec for parameter in contents.compressed],
+            [parameter.state for parameter in contents.compressed],
+            contents.ends,
+            contents.runs,
             plan,
-            wire.header_words(layout.digest, sequence, checksum),
+            wire.header_words(contents.digest, sequence, checksum),
             total,
             facts,
             task.scale,
@@ -182,20 +182,20 @@ class AllGatherExchange(ExchangeBase):
         )
         filled = task.bucket.fill(slot, order)
         task.step.awaited[filled] = partial(self._await, task, filled)
-        self._record(task, layout.pieces)
+        self._record(task, contents.pieces)
         return filled
 
     def _await(self, task: BucketTask, filled: FilledSlot) -> Outcomes:
         """Return the outcomes of encodes on the device; drop the records of failed ones."""
         outcomes = self._outcomes(task, filled.outcomes())
-        for parameter in task.layout.compressed[len(outcomes) :]:
+        for parameter in task.contents.compressed[len(outcomes) :]:
             task.step.encoded.pop(parameter.name, None)
         return outcomes
 
     # The receiving thread ---------------------------------------------------------------------
 
     def _read_headers(self, flight: InFlightBucket) -> NDArray[np.uint8]:
-        slots, task = flight.contents, flight.task
+        slots, task = flight.payload, flight.task
         assert isinstance(slots, _Slots)
         if slots.filled is None:
             return task.bucket.read_headers(slots.rows, slots.plan.front)
@@ -207,7 +207,7 @@ class AllGatherExchange(ExchangeBase):
         return slots.averages.headers
 
     def _combine(self, flight: InFlightBucket, headers: NDArray[np.uint8]) -> None:
-        slots, task = flight.contents, flight.task
+        slots, task = flight.payload, flight.task
         assert isinstance(slots, _Slots)
         try:
             if slots.filled is not None and slots.averages is not None:
@@ -226,50 +226,49 @@ class AllGatherExchange(ExchangeBase):
         task = flight.task
         task.step.awaited.pop(filled, None)
         outcomes = self._await(task, filled)
-        if len(outcomes) == len(task.layout.pieces):
-            task.layout.counters.encoded(task.layout.rows, outcomes, outcomes.nbytes)
+        if len(outcomes) == len(task.contents.pieces):
+            task.contents.counters.encoded(task.contents.rows, outcomes, outcomes.nbytes)
         flight.finite = averages.finite and averages.nanoseconds is not None
         self.times.seconds["encode"] += max(filled.seconds() - filled.launched, 0.0)
         self.times.move("exchange", "decode", averages.seconds)
 
     def _decode(self, flight: InFlightBucket, slots: _Slots, headers: NDArray[np.uint8]) -> None:
         """Raise the error of any rank, or write the averages; undo what no rank used."""
-        task, layout, plan = flight.task, flight.task.layout, slots.plan
-        verdicts = wire.read_verdicts(headers, layout.digest, flight.sequence)
+        task, contents, plan = flight.task, flight.task.contents, slots.plan
+        verdicts = wire.read_verdicts(headers, contents.digest, flight.sequence)
         wire.raise_first(verdicts)
-        self._checksums.compare(layout, verdicts)
+        self._checksums.compare(contents, verdicts)
         records = plan.read_records(headers)
         # All limits come first: they must agree on all ranks whatever happens below.
         wanted = records["wanted"].max(axis=0).astype(np.int64)
-        for parameter, nbytes in zip(layout.compressed, wanted.tolist(), strict=True):
-            task.step.observe(parameter, nbytes)
+        task.step.observe(contents.compressed, wanted.tolist())
         unused = records["zero"].astype(bool).min(axis=0)
-        task.step.undo(map(layout.compressed.__getitem__, np.flatnonzero(unused)))
+        task.step.undo(map(contents.compressed.__getitem__, np.flatnonzero(unused)))
         spent = None if slots.averages is None else slots.averages.nanoseconds
-        if spent is None and layout.pieces:
+        if spent is None and contents.pieces:
             spent = task.bucket.average(
                 slots.rows.view(-1),
                 range(plan.frames_at, slots.rows.numel(), plan.nbytes),
                 records["size"].tolist(),
-                layout.ends,
+                contents.ends,
                 unused.tolist(),
                 self._senders,
                 task.scale,
             )
         if spent is not None:
-            layout.counters.decoded(layout.rows, spent)
+            contents.counters.decoded(contents.rows, spent)
         if slots.averages is None:
             self._average_dense(task, slots)
-        if layout.runs:
+        if contents.runs:
             count_dense(task, slots.dense_seconds)
 
     def _average_dense(self, task: BucketTask, slots: _Slots) -> None:
         """Write the averages of uncompressed parameters."""
-        plan, layout, start = slots.plan, task.layout, time.perf_counter()
-        if not layout.runs:
+        plan, contents, start = slots.plan, task.contents, time.perf_counter()
+        if not contents.runs:
             return
-        total = slots.rows.new_zeros(layout.dense_numel, dtype=sum_dtype(layout.dtype))
+        total = slots.rows.new_zeros(contents.dense_numel, dtype=sum_dtype(contents.dtype))
         for values in slots.rows[:, plan.dense_at : plan.dense_end]:
-            total += values.view(layout.dtype)
-        task.bucket.unpack(layout.runs, divide(total, self.world_size))
+            total += values.view(contents.dtype)
+        task.bucket.unpack(contents.runs, divide(total, self.world_size))
         slots.dense_seconds = time.perf_counter() - start

@@ -116,9 +116,9 @@ class ExchangeBase(abc.ABC):
 
     def _keep(self, *tensors: torch.Tensor) -> None:
         """Keep tensors of a collective for a while, if they are on the host."""
-        for each in tensors:
-            if each.is_cpu:
-                self._recent.append(each)
+        for tensor in tensors:
+            if tensor.is_cpu:
+                self._recent.append(tensor)
 
     # What an exchange is ----------------------------------------------------------------------
 
@@ -137,7 +137,7 @@ class ExchangeBase(abc.ABC):
     @final
     def start(self, task: BucketTask, sequence: int) -> InFlightBucket:
         """Start the exchange of a bucket, sparse or not."""
-        if task.layout.sparse:
+        if task.contents.sparse:
             flight = send_sparse(self.channel, task, sequence)
         else:
             with task.bucket.sending():
@@ -159,7 +159,7 @@ class ExchangeBase(abc.ABC):
         """Wait for a bucket and write the average into its buffer; see `BucketExchange.receive`."""
         if flight.error is not None:
             raise flight.error
-        task, sparse = flight.task, flight.task.layout.sparse
+        task, sparse = flight.task, flight.task.contents.sparse
         with task.bucket.receiving():
             # Time in which several buckets are on their way counts once.
             start = max(flight.sent or time.perf_counter(), self._received)

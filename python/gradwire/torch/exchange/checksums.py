@@ -25,21 +25,21 @@ class AverageChecksums:
         """Record the checksum of the average that a bucket holds."""
         task = flight.task
         total = task.bucket.checksum()
-        self._last[task.layout.digest] = flight.sequence + 1, task.scale, total
+        self._last[task.contents.digest] = flight.sequence + 1, task.scale, total
 
-    def last(self, layout: BucketContents) -> Checksum:
+    def last(self, contents: BucketContents) -> Checksum:
         """Return the checksum of a bucket's last average, or one that matches any other."""
-        number, scale, total = self._last.get(layout.digest, Checksum())
+        number, scale, total = self._last.get(contents.digest, Checksum())
         return Checksum(number, scale, int(total) & ALL_BITS)
 
-    def unread(self, layout: BucketContents) -> tuple[Checksum, torch.Tensor | None]:
+    def unread(self, contents: BucketContents) -> tuple[Checksum, torch.Tensor | None]:
         """Return the same without waiting: a total that is on a device is returned separately."""
-        number, scale, total = self._last.get(layout.digest, Checksum())
+        number, scale, total = self._last.get(contents.digest, Checksum())
         if isinstance(total, torch.Tensor):
             return Checksum(number, scale), total
-        return self.last(layout), None
+        return self.last(contents), None
 
-    def compare(self, layout: BucketContents, verdicts: Sequence[Verdict]) -> None:
+    def compare(self, contents: BucketContents, verdicts: Sequence[Verdict]) -> None:
         """Raise an ExchangeError, the same on all ranks, if the averages of two ranks differ."""
         first: dict[tuple[int, float], tuple[int, int]] = {}
         for rank, verdict in enumerate(verdicts):
@@ -48,8 +48,8 @@ class AverageChecksums:
             if number and total != expected:
                 raise ExchangeError(
                     f"ranks {other} and {rank} got different averages from the same frames in the "
-                    f"previous step, for the bucket with {layout.names[0]!r}: a link, memory or a "
-                    "device has changed bytes. Their parameters have differed since then: restart "
+                    f"previous step, for the bucket with {contents.names[0]!r}: a link, memory or "
+                    "a device has changed bytes. Their parameters have differed since: restart "
                     "from a checkpoint",
                     rank,
                 )

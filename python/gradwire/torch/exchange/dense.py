@@ -39,23 +39,23 @@ def take_buffers(
 
 def pack_dense(task: BucketTask, packed: torch.Tensor) -> None:
     """Copy the dense parameters into one vector; raise a GradientError if one is not finite."""
-    if not task.bucket.pack(task.layout.runs, packed):
-        error = not_finite_error(task, task.layout.dense, -1)
+    if not task.bucket.pack(task.contents.runs, packed):
+        error = not_finite_error(task, task.contents.dense, -1)
         if error is not None:
             raise error
 
 
 def unpack_dense(task: BucketTask, averages: torch.Tensor, start: float) -> None:
     """Copy averages back to the dense parameters; count the time since ``start``."""
-    task.bucket.unpack(task.layout.runs, averages)
+    task.bucket.unpack(task.contents.runs, averages)
     count_dense(task, time.perf_counter() - start)
 
 
 def count_dense(task: BucketTask, seconds: float) -> None:
     """Add the exchange of the dense parameters to the metrics."""
-    layout = task.layout
-    nbytes = layout.dense_numels * task.bucket.itemsize
-    layout.counters.dense(layout.dense_rows, nbytes, round(1e9 * seconds))
+    contents = task.contents
+    nbytes = contents.dense_numels * task.bucket.itemsize
+    contents.counters.dense(contents.dense_rows, nbytes, round(1e9 * seconds))
 
 
 def sum_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -82,7 +82,7 @@ def naming(piece: BucketSlice) -> Iterator[None]:
 
 def overflow_error(task: BucketTask) -> GradientError:
     """Return the error of an average that is not finite."""
-    error = not_finite_error(task, (*task.layout.pieces, *task.layout.dense), 0)
+    error = not_finite_error(task, (*task.contents.pieces, *task.contents.dense), 0)
     assert error is not None, "called for a finite buffer"
     return error
 
@@ -106,21 +106,21 @@ def send_sparse(channel: Channel, task: BucketTask, sequence: int) -> InFlightBu
     world_size = channel.size
     part = task.bucket.sparse().div(world_size).coalesce()
     count, first = _sparse_not_finite(part)
-    (piece,) = task.layout.dense
+    (piece,) = task.contents.dense
     error = GradientError(count, first, piece.parameter.name, channel.rank) if count else None
     message = np.zeros(_SPARSE_NBYTES, np.uint8)
-    write_verdict(message, task.layout.digest, sequence, error)
+    write_verdict(message, task.contents.digest, sequence, error)
     mine = torch.from_numpy(message)
     messages = mine.new_empty(world_size * _SPARSE_NBYTES)
     gathered = channel.all_gather(messages, mine)
-    nbytes = sum(each.nbytes for each in (mine, part.indices(), part.values()))
+    nbytes = sum(tensor.nbytes for tensor in (mine, part.indices(), part.values()))
     summed = channel.all_reduce(part)
     return InFlightBucket(
         task,
         sequence,
         works=(gathered, summed),
         collectives=2,
-        contents=(messages, part, mine),
+        payload=(messages, part, mine),
         room=nbytes,
         wire=nbytes * (world_size - 1),
     )
@@ -133,13 +133,13 @@ def receive_sparse(flight: InFlightBucket, *, check_result: bool) -> None:
     result overflowed; an ExchangeError if the ranks are out of step.
     """
     start = time.perf_counter()
-    assert isinstance(flight.contents, tuple)
-    messages, total, _ = flight.contents
-    layout = flight.task.layout
-    (piece,) = layout.dense
+    assert isinstance(flight.payload, tuple)
+    messages, total, _ = flight.payload
+    contents = flight.task.contents
+    (piece,) = contents.dense
     name = piece.parameter.name
     rows = messages.view(-1, _SPARSE_NBYTES).numpy()
-    for verdict in read_verdicts(rows, layout.digest, flight.sequence):
+    for verdict in read_verdicts(rows, contents.digest, flight.sequence):
         if isinstance(verdict.error, GradientError):
             raise GradientError(verdict.error.count, verdict.error.first, name, verdict.error.rank)
     if check_result:
@@ -148,7 +148,7 @@ def receive_sparse(flight: InFlightBucket, *, check_result: bool) -> None:
             raise GradientError(count, first, name, 0)
     flight.task.bucket.store(total)
     nanoseconds = round(1e9 * (time.perf_counter() - start))
-    layout.counters.dense(layout.dense_rows, np.array([flight.room]), nanoseconds)
+    contents.counters.dense(contents.dense_rows, np.array([flight.room]), nanoseconds)
 
 
 def _sparse_not_finite(tensor: torch.Tensor) -> tuple[int, int]:

@@ -76,19 +76,19 @@ class HierarchicalExchange:
             share, memory, nbytes = self._sum(task, sequence)
         seconds = time.perf_counter() - start
         flight = self._between.start(share, sequence)
-        return InFlightBucket(task, sequence, contents=_Share(flight, memory, nbytes, seconds))
+        return InFlightBucket(task, sequence, payload=_Share(flight, memory, nbytes, seconds))
 
     def _sum(self, task: BucketTask, sequence: int) -> tuple[BucketTask, torch.Tensor, int]:
         """Return the mean of this rank's share over the node, its memory, and the bytes sent.
 
         An error of this rank alone becomes that of the returned task, as in `take_buffers`.
         """
-        cut, bucket, place = task.layout.cut, task.bucket, self._place
+        cut, bucket, place = task.contents.cut, task.bucket, self._place
         assert cut is not None
         assert self._scatter is not None
         nbytes = place.shares * cut.room * bucket.itemsize
         buffers, task = take_buffers(task, [(self._sums, nbytes)] * 2)
-        sent, received = (each[:nbytes] for each in buffers)
+        sent, received = (buffer[:nbytes] for buffer in buffers)
         rows = sent.view(bucket.dtype).view(place.shares, cut.room)
         try:
             for row, runs, length in zip(rows, cut.runs, cut.numels, strict=True):
@@ -101,19 +101,20 @@ class HierarchicalExchange:
         try:
             memory = self._sums.take(numel * dtype.itemsize, task.step.number, bucket)
             share = memory[: numel * dtype.itemsize].view(dtype)
-            every = received.view(bucket.dtype).view(place.shares, cut.room)
-            torch.add(every[0, :numel], 0.0, out=share)  # as from zero: no negative zeros
-            for part in every[1:, :numel]:
+            parts = received.view(bucket.dtype).view(place.shares, cut.room)
+            torch.add(parts[0, :numel], 0.0, out=share)  # as from zero: no negative zeros
+            for part in parts[1:, :numel]:
                 share += part
             share = divide(share, place.shares).to(bucket.buffer.device)
         except BaseException as error:  # of any kind: those that have the same share wait
             task = replace(task, error=task.error or error)
             memory = share = torch.empty(0, dtype=dtype, device=bucket.buffer.device)
-        for each in buffers:  # to this thread, which works in its own order
-            self._sums.give(each)
+        for buffer in buffers:  # to this thread, which works in its own order
+            self._sums.give(buffer)
         there = share.device.type in self._between.device_backends
-        own = backends.backend_for(share).bucket(share, there)
-        return replace(task, bucket=own), memory, nbytes // place.shares * (place.shares - 1)
+        share_bucket = backends.backend_for(share).bucket(share, there)
+        sent_nbytes = nbytes // place.shares * (place.shares - 1)
+        return replace(task, bucket=share_bucket), memory, sent_nbytes
 
     # The receiving thread ---------------------------------------------------------------------
 
@@ -122,10 +123,10 @@ class HierarchicalExchange:
 
         Errors are as in `BucketExchange.receive`: of any share, and thus of any rank.
         """
-        if isinstance(flight.contents, _Share):
-            self.times.node_bytes += flight.contents.nbytes
-            self.times.seconds["node"] += flight.contents.seconds
-        error, values, share = flight.error, None, flight.contents
+        if isinstance(flight.payload, _Share):
+            self.times.node_bytes += flight.payload.nbytes
+            self.times.seconds["node"] += flight.payload.seconds
+        error, values, share = flight.error, None, flight.payload
         if isinstance(share, _Share):
             try:
                 self._between.receive(share.flight)
@@ -137,7 +138,7 @@ class HierarchicalExchange:
             if isinstance(share, _Share):
                 # In the stream that took the averages.
                 self._sums.give(share.memory, flight.task.bucket.used(share.memory))
-                flight.contents = None
+                flight.payload = None
 
     def _values(self, task: BucketTask, share: BucketTask) -> torch.Tensor:
         """Return the averages of this rank's share in the bucket's dtype."""
@@ -158,14 +159,14 @@ class HierarchicalExchange:
     ) -> None:
         """Gather the outcomes of the node's ranks, and the averages of their shares."""
         start = time.perf_counter()
-        task, place, cut = flight.task, self._place, flight.task.layout.cut
+        task, place, cut = flight.task, self._place, flight.task.contents.cut
         assert cut is not None
         assert self._gather is not None
         room = cut.room * task.bucket.itemsize
         nbytes = wire.MESSAGE_NBYTES + room
         sizes = nbytes, place.shares * nbytes
         buffers, failed = take_buffers(task, [(self._gathers, size) for size in sizes])
-        mine, gathered = (each[:size] for each, size in zip(buffers, sizes, strict=True))
+        mine, gathered = (buffer[:size] for buffer, size in zip(buffers, sizes, strict=True))
         error = _of_all_ranks(error or failed.error, _starts(task), place)
         # Layouts are those of shares, which differ inside a node.
         message = np.zeros(wire.MESSAGE_NBYTES, np.uint8)
@@ -176,31 +177,31 @@ class HierarchicalExchange:
             mine[wire.MESSAGE_NBYTES : end] = values.view(torch.uint8).to(mine.device)
         self._keep(mine, gathered)
         wire.wait(self._gather.all_gather(gathered, mine), flight.sequence)
-        every = gathered.view(place.shares, nbytes)
+        rows = gathered.view(place.shares, nbytes)
         self.times.node_bytes += mine.numel() * (place.shares - 1)
         if error is not None and not isinstance(error, ExchangeError | GradientError):
             raise error
-        messages = every[:, : wire.MESSAGE_NBYTES].cpu().numpy()
+        messages = rows[:, : wire.MESSAGE_NBYTES].cpu().numpy()
         wire.raise_first(wire.read_verdicts(messages, 0, flight.sequence))
         if room:
-            for row, runs, numel in zip(every, cut.runs, cut.numels, strict=True):
+            for row, runs, numel in zip(rows, cut.runs, cut.numels, strict=True):
                 part = row[wire.MESSAGE_NBYTES :][: numel * task.bucket.itemsize]
                 task.bucket.unpack(runs, part.view(task.bucket.dtype))
             task.bucket.store()
         mark = task.bucket.used(*buffers)
-        for each in buffers:
-            self._gathers.give(each, mark)
+        for buffer in buffers:
+            self._gathers.give(buffer, mark)
         self.times.add("node", start)
 
     def _keep(self, *views: torch.Tensor) -> None:
         """Keep tensors on the host that a collective may still hold."""
-        self._recent.extend(each for each in views if each.is_cpu)
+        self._recent.extend(view for view in views if view.is_cpu)
 
 
 def _starts(task: BucketTask) -> dict[str, int]:
     """Return where this rank's share of each parameter of a bucket starts."""
-    every = [piece.parameter for piece in (*task.layout.pieces, *task.layout.dense)]
-    return {each.name: each.share.start for each in every if each.share is not None}
+    slots = [piece.parameter for piece in (*task.contents.pieces, *task.contents.dense)]
+    return {slot.name: slot.share.start for slot in slots if slot.share is not None}
 
 
 def _of_all_ranks(

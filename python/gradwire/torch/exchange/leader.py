@@ -34,16 +34,16 @@ class LeaderExchange(ValueSumExchange):
 
     def _select_shared(self, task: BucketTask, sequence: int) -> SharedSelection:
         """Broadcast positions from each rank that leads any piece, in the same order everywhere."""
-        count = len(task.layout.pieces)
+        count = len(task.contents.pieces)
         nothing = np.empty(0, np.uint32)
         selection = SharedSelection([0] * count, [nothing] * count, {}, [0] * count)
         by_leader: dict[int, list[int]] = {}
-        for index, piece in enumerate(task.layout.pieces):
+        for index, piece in enumerate(task.contents.pieces):
             leader = (task.step.number + piece.parameter.turn) % self.world_size
             by_leader.setdefault(leader, []).append(index)
         messages = []
         for leader, members in by_leader.items():
-            limits = [task.layout.pieces[index].parameter.limit.nbytes for index in members]
+            limits = [task.contents.pieces[index].parameter.limit.nbytes for index in members]
             message = torch.zeros(len(members) * _RECORD.size + sum(limits), dtype=torch.uint8)
             if leader == self.rank:
                 self._select_as_leader(task, members, limits, message.numpy(), selection)
@@ -70,7 +70,7 @@ class LeaderExchange(ValueSumExchange):
         try:
             task.check()
             for place, (index, limit) in enumerate(zip(members, limits, strict=True)):
-                positions, wanted, encoded = self._lead(task, task.layout.pieces[index], limit)
+                positions, wanted, encoded = self._lead(task, task.contents.pieces[index], limit)
                 nbytes = len(positions)
                 message[at : at + nbytes] = np.frombuffer(positions, np.uint8)
                 _RECORD.pack_into(message.data, place * _RECORD.size, nbytes, wanted)
@@ -106,8 +106,8 @@ class LeaderExchange(ValueSumExchange):
                 task.step.undo([parameter])
         finally:
             self._frames.give(frames)  # to this thread, which works in its own order
-        told = f"{limit} bytes are too few for any positions of {parameter.name!r}"
-        raise ExchangeError(told)
+        message = f"{limit} bytes are too few for any positions of {parameter.name!r}"
+        raise ExchangeError(message)
 
     def _read(
         self,
@@ -123,12 +123,12 @@ class LeaderExchange(ValueSumExchange):
         if records[0][0] == _FAILED:
             return  # the leader reports the reason with its values
         for index, (nbytes, wanted) in zip(members, records, strict=True):
-            parameter = task.layout.pieces[index].parameter
+            parameter = task.contents.pieces[index].parameter
             if at + nbytes > message.size:
                 raise ExchangeError(f"the positions of {parameter.name!r} exceed their size limit")
             positions = unpack_positions(message[at : at + nbytes], parameter.numel)
             selection.positions[index] = positions
             selection.counts[index] = positions.size
             selection.nbytes[index] = nbytes
-            task.step.observe(parameter, wanted)
+            task.step.observe([parameter], [wanted])
             at += nbytes

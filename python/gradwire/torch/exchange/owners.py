@@ -65,8 +65,8 @@ class _Ownership:
 
     __slots__ = ("bounds", "dense", "owners", "runs")
 
-    def __init__(self, layout: BucketContents, size: int) -> None:
-        cuts = [_runs_of(parameter, size) for parameter in layout.compressed]
+    def __init__(self, contents: BucketContents, size: int) -> None:
+        cuts = [_runs_of(parameter, size) for parameter in contents.compressed]
         # Where the runs of each compressed parameter begin and end, in its entries.
         self.bounds = [bounds for bounds, _ in cuts]
         # The rank that owns each of them; no rank owns two runs of one parameter.
@@ -77,13 +77,13 @@ class _Ownership:
             for owner, (start, stop) in zip(owners, pairwise(bounds), strict=True):
                 self.runs[owner].append(_Run(index, start, stop))
         # Where each rank's dense entries begin and end.
-        self.dense = _divide_evenly(layout.dense_numel, size)
+        self.dense = _divide_evenly(contents.dense_numel, size)
 
     def limits(self, itemsize: int) -> list[int]:
         """Return for each rank a bound, in bytes, on messages with the entries that it owns."""
         return [
             itemsize * (stop - start)
-            + sum(_FRAME_NBYTES + _ENTRY_NBYTES * (each.stop - each.start) for each in runs)
+            + sum(_FRAME_NBYTES + _ENTRY_NBYTES * (run.stop - run.start) for run in runs)
             for runs, (start, stop) in zip(self.runs, pairwise(self.dense), strict=True)
         ]
 
@@ -99,10 +99,10 @@ def _runs_of(parameter: ParameterSlot, size: int) -> tuple[list[int], list[int]]
         bounds = _divide_evenly(numel, size)
     else:
         inside = range(run * (first + 1), before + numel, run)
-        bounds = [0, *(each - before for each in inside), numel]
+        bounds = [0, *(bound - before for bound in inside), numel]
     step: int = parameter.codec._codec.cut_step(numel)
     if _UNEQUAL * step <= run:
-        bounds[1:-1] = [min((each + step // 2) // step * step, numel) for each in bounds[1:-1]]
+        bounds[1:-1] = [min((bound + step // 2) // step * step, numel) for bound in bounds[1:-1]]
     owners = [(first + index) % size for index in range(len(bounds) - 1)]
     there = [index for index in range(len(owners)) if bounds[index] < bounds[index + 1]]
     return [*(bounds[index] for index in there), numel], [owners[index] for index in there]
@@ -114,7 +114,7 @@ def _divide_evenly(numel: int, size: int) -> list[int]:
 
 def check_lengths(verdicts: Sequence[wire.Verdict], limits: Sequence[int]) -> list[int]:
     """Return the announced bytes; raise an ExchangeError if they exceed the possible size."""
-    lengths = [each.nbytes for each in verdicts]
+    lengths = [verdict.nbytes for verdict in verdicts]
     for rank, (length, limit) in enumerate(zip(lengths, limits, strict=True)):
         if length > limit:
             raise ExchangeError(
@@ -126,7 +126,7 @@ def check_lengths(verdicts: Sequence[wire.Verdict], limits: Sequence[int]) -> li
 
 
 @contextlib.contextmanager
-def _aside(layout: BucketContents, runs: Sequence[_Run]) -> Iterator[None]:
+def _aside(contents: BucketContents, runs: Sequence[_Run]) -> Iterator[None]:
     """Take the residuals of the runs that this rank owns out of an encode.
 
     They hold what waits of the sums of all ranks, which is N times as large as an entry of one
@@ -134,7 +134,8 @@ def _aside(layout: BucketContents, runs: Sequence[_Run]) -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:  # puts all of them back, whatever fails in between
         for run in runs:
-            state, codec = layout.compressed[run.index].state, layout.compressed[run.index].codec
+            parameter = contents.compressed[run.index]
+            state, codec = parameter.state, parameter.codec
             if codec.sparsify.selects and codec.memory.keeps:
                 step, lifted = state.step, state._lift(run.start, run.stop)
                 stack.callback(state._lower, run.start, lifted, step)
@@ -172,9 +173,9 @@ class OwnerExchange(ExchangeBase):
     def send(self, task: BucketTask, sequence: int) -> InFlightBucket:
         """Encode a bucket, cut its frames by owner, and start the all-to-all of messages."""
         start = time.perf_counter()
-        layout = task.layout
-        ownership = _Ownership(layout, self.world_size)
-        zero, error = np.zeros(len(layout.pieces), np.int64), None
+        contents = task.contents
+        ownership = _Ownership(contents, self.world_size)
+        zero, error = np.zeros(len(contents.pieces), np.int64), None
         sizes = [0] * self.world_size
         message, mark = None, None
         try:
@@ -182,16 +183,16 @@ class OwnerExchange(ExchangeBase):
             parts = self._cut(task, ownership, zero)
             message = torch.cat(parts)
             mark = task.bucket.used(message)
-            sizes = [each.numel() for each in parts]
+            sizes = [part.numel() for part in parts]
         except BaseException as raised:  # of any kind: the other ranks wait for the message
             error = raised
-        front = wire.HEADER_NBYTES + -(-len(layout.pieces) // 8)
-        checksum = self._checksums.last(layout)
+        front = wire.HEADER_NBYTES + -(-len(contents.pieces) // 8)
+        checksum = self._checksums.last(contents)
         rows = np.zeros((self.world_size, front), np.uint8)
         rows[:, wire.HEADER_NBYTES :] = np.packbits(zero.astype(bool))
         for row, nbytes in zip(rows, sizes, strict=True):
             row = row[: wire.HEADER_NBYTES]
-            wire.write_verdict(row, layout.digest, sequence, error, nbytes, checksum)
+            wire.write_verdict(row, contents.digest, sequence, error, nbytes, checksum)
         mine = torch.from_numpy(rows).view(-1)
         fronts = torch.empty_like(mine)
         self.times.add("encode", start)
@@ -202,7 +203,7 @@ class OwnerExchange(ExchangeBase):
             task,
             sequence,
             works=(work,),
-            contents=_Messages(ownership, message, mark, sizes, fronts, error),
+            payload=_Messages(ownership, message, mark, sizes, fronts, error),
             room=mine.numel(),
             wire=mine.numel() - front,
         )
@@ -211,26 +212,27 @@ class OwnerExchange(ExchangeBase):
         self, task: BucketTask, ownership: _Ownership, zero: NDArray[np.int64]
     ) -> list[torch.Tensor]:
         """Return the message for each owner: its dense entries, and then its parts."""
-        layout = task.layout
+        contents = task.contents
         # Lengths are exact: no sizes are observed, and those that a checkpoint brings do not count.
-        limits = [each.codec.max_encoded_len(each.numel) for each in layout.compressed]
+        limits = [slot.codec.max_encoded_len(slot.numel) for slot in contents.compressed]
         frames = self._frames.take(sum(limits), task.step.number, task.bucket)
         try:
-            with _aside(layout, ownership.runs[self.rank]):
-                outcomes = self._encode(task, layout.pieces, limits, frames)
+            with _aside(contents, ownership.runs[self.rank]):
+                outcomes = self._encode(task, contents.pieces, limits, frames)
             zero[:] = outcomes.zero
             sizes = outcomes.nbytes.tolist()
             parts = task.bucket.split(
-                [each.codec for each in layout.compressed],
+                [slot.codec for slot in contents.compressed],
                 *(frames, sizes, outcomes.count.tolist()),
                 *(ownership.bounds, ownership.owners, self.world_size),
             )
         finally:
             self._frames.give(frames)  # to this thread, which works in its own order
-        layout.counters.encoded(layout.rows, outcomes, outcomes.nbytes)
-        if not layout.runs:
+        contents.counters.encoded(contents.rows, outcomes, outcomes.nbytes)
+        if not contents.runs:
             return parts
-        dense = torch.empty(layout.dense_numel, dtype=layout.dtype, device=task.bucket.frames_on)
+        device = task.bucket.frames_on
+        dense = torch.empty(contents.dense_numel, dtype=contents.dtype, device=device)
         pack_dense(task, dense)
         values, size = dense.view(torch.uint8), dense.element_size()
         bounds = [bound * size for bound in ownership.dense]
@@ -243,12 +245,12 @@ class OwnerExchange(ExchangeBase):
 
     def _read_headers(self, flight: InFlightBucket) -> NDArray[np.uint8]:
         """Exchange the parts, merge the ranges that this rank owns, and exchange the sums."""
-        messages, task, sequence = flight.contents, flight.task, flight.sequence
+        messages, task, sequence = flight.payload, flight.task, flight.sequence
         assert isinstance(messages, _Messages)
-        layout = task.layout
+        contents = task.contents
         fronts = messages.fronts.numpy()
         verdicts = self._verdicts(flight, fronts, messages.error, "encode")
-        zeros = np.unpackbits(fronts[:, wire.HEADER_NBYTES :], axis=1, count=len(layout.pieces))
+        zeros = np.unpackbits(fronts[:, wire.HEADER_NBYTES :], axis=1, count=len(contents.pieces))
         messages.unused = zeros.min(axis=0).astype(bool)
         limits = messages.ownership.limits(task.bucket.itemsize)
         lengths = check_lengths(verdicts, [limits[self.rank]] * self.world_size)
@@ -258,19 +260,20 @@ class OwnerExchange(ExchangeBase):
         messages.parts = None
         error, nbytes, merged = None, 0, None
         try:
-            task.step.undo([layout.compressed[index] for index in np.flatnonzero(messages.unused)])
+            unused = np.flatnonzero(messages.unused)
+            task.step.undo(map(contents.compressed.__getitem__, unused))
             merged = self._merge(task, messages, received, lengths)
             nbytes, merged = merged.numel(), merged.repeat(self.world_size)
         except BaseException as raised:  # of any kind: the other ranks wait for the message
             error = raised
         header = np.zeros(wire.HEADER_NBYTES, np.uint8)
-        wire.write_verdict(header, layout.digest, sequence, error, nbytes)
+        wire.write_verdict(header, contents.digest, sequence, error, nbytes)
         mine = torch.from_numpy(header)
-        every = mine.new_empty(self.world_size * wire.HEADER_NBYTES)
-        self._keep(mine, every)
-        wire.wait(self.second.all_gather(every, mine), sequence)
-        rows: NDArray[np.uint8] = every.view(self.world_size, -1).numpy()
-        self._count(flight, mine.numel(), every.numel() - mine.numel())
+        headers = mine.new_empty(self.world_size * wire.HEADER_NBYTES)
+        self._keep(mine, headers)
+        wire.wait(self.second.all_gather(headers, mine), sequence)
+        rows: NDArray[np.uint8] = headers.view(self.world_size, -1).numpy()
+        self._count(flight, mine.numel(), headers.numel() - mine.numel())
         lengths = check_lengths(self._verdicts(flight, rows, error, "merge what it owns"), limits)
         assert merged is not None
         messages.merged = self._swap(flight, merged, [nbytes] * self.world_size, lengths)
@@ -281,29 +284,29 @@ class OwnerExchange(ExchangeBase):
         self, flight: InFlightBucket, messages: wire.Bytes, error: BaseException | None, act: str
     ) -> list[wire.Verdict]:
         """Return the outcome of an act on all ranks; raise the same error on all if one failed."""
-        layout, sequence = flight.task.layout, flight.sequence
-        verdicts = wire.read_verdicts(messages, layout.digest, sequence)
-        if any(each.failed for each in verdicts):
-            wire.share_failure(self.second, layout, sequence, error, act)
-        self._checksums.compare(layout, verdicts)
+        contents, sequence = flight.task.contents, flight.sequence
+        verdicts = wire.read_verdicts(messages, contents.digest, sequence)
+        if any(verdict.failed for verdict in verdicts):
+            wire.share_failure(self.second, contents, sequence, error, act)
+        self._checksums.compare(contents, verdicts)
         return verdicts
 
     def _swap(
         self, flight: InFlightBucket, mine: torch.Tensor, sizes: list[int], lengths: list[int]
     ) -> torch.Tensor:
         """Send each rank its bytes of a message; return those of all ranks for this one."""
-        every = mine.new_empty(sum(lengths))
-        self._keep(mine, every)
-        work = cast("LocalChannel", self.second).all_to_all(every, mine, lengths, sizes)
+        parts = mine.new_empty(sum(lengths))
+        self._keep(mine, parts)
+        work = cast("LocalChannel", self.second).all_to_all(parts, mine, lengths, sizes)
         wire.wait(work, flight.sequence)
         self._count(flight, mine.numel(), mine.numel() - sizes[self.rank])
-        return every
+        return parts
 
     def _merge(
         self, task: BucketTask, messages: _Messages, received: torch.Tensor, lengths: list[int]
     ) -> torch.Tensor:
         """Return the means of this rank's dense entries, and frames of the sums of its runs."""
-        layout, ownership = task.layout, messages.ownership
+        contents, ownership = task.contents, messages.ownership
         numel = ownership.dense[self.rank + 1] - ownership.dense[self.rank]
         nbytes = numel * task.bucket.itemsize
         starts, bounds = _bounds(lengths, [nbytes] * self.world_size)
@@ -311,58 +314,58 @@ class OwnerExchange(ExchangeBase):
         frames, error, at = task.bucket.merge(
             received,
             bounds,
-            [layout.compressed[run.index].codec for run in runs],
-            [layout.compressed[run.index].state for run in runs],
+            [contents.compressed[run.index].codec for run in runs],
+            [contents.compressed[run.index].state for run in runs],
             [end for run in runs for end in (run.start, run.stop)],
             [bool(messages.unused[run.index]) for run in runs],
         )
         if isinstance(error, NonFiniteError):
             run = runs[at]
-            name = layout.compressed[run.index].name
+            name = contents.compressed[run.index].name
             raise GradientError(error.count, run.start + error.first, name, -1) from error
         if error is not None:
             raise error
         if not numel:
             return frames
-        total = received.new_zeros(numel, dtype=sum_dtype(layout.dtype))
+        total = received.new_zeros(numel, dtype=sum_dtype(contents.dtype))
         for start in starts:
             # A copy: what follows dense entries of another rank may have put these anywhere.
-            total += received[start : start + nbytes].clone().view(layout.dtype)
-        mean = divide(total, self.world_size).to(layout.dtype)
+            total += received[start : start + nbytes].clone().view(contents.dtype)
+        mean = divide(total, self.world_size).to(contents.dtype)
         return torch.cat((mean.view(torch.uint8), frames))
 
     def _combine(self, flight: InFlightBucket, headers: NDArray[np.uint8]) -> None:
         """Decode the messages of all owners: averages of their runs, and dense means."""
         del headers
-        messages, task, layout = flight.contents, flight.task, flight.task.layout
+        messages, task, contents = flight.payload, flight.task, flight.task.contents
         assert isinstance(messages, _Messages)
-        merged, runs = messages.merged, messages.ownership.runs
+        merged, runs, pieces = messages.merged, messages.ownership.runs, contents.pieces
         assert merged is not None
         dense = [task.bucket.itemsize * (b - a) for a, b in pairwise(messages.ownership.dense)]
         starts, bounds = _bounds(messages.lengths, dense)
-        unused = [[bool(messages.unused[run.index]) for run in own] for own in runs]
-        counts = [own.count(False) for own in unused]
+        unused = [[bool(messages.unused[run.index]) for run in owned] for owned in runs]
+        counts = [owned.count(False) for owned in unused]
         sizes = task.bucket.frame_sizes(merged, bounds, counts)
-        for rank, (found, skipped) in enumerate(zip(sizes, unused, strict=True)):
-            if found is None:
+        for rank, (parts, skipped) in enumerate(zip(sizes, unused, strict=True)):
+            if parts is None:
                 raise ExchangeError(f"the frames of rank {rank} do not fill its message", rank)
             for index in np.flatnonzero(skipped).tolist():
-                found.insert(index, 0)
+                parts.insert(index, 0)
         ends = [
-            [layout.pieces[run.index].start + end for run in own for end in (run.start, run.stop)]
-            for own in runs
+            [pieces[run.index].start + end for run in owned for end in (run.start, run.stop)]
+            for owned in runs
         ]
         spent = task.bucket.average_sums(
             *(merged, bounds[::2], cast("list[list[int]]", sizes), ends, unused),
             *(task.scale, self.world_size),
         )
-        for own, nanoseconds in zip(runs, spent, strict=True):
-            if own:
-                layout.counters.decoded(layout.rows[[run.index for run in own]], nanoseconds)
-        if layout.runs:
+        for owned, nanoseconds in zip(runs, spent, strict=True):
+            if owned:
+                contents.counters.decoded(contents.rows[[run.index for run in owned]], nanoseconds)
+        if contents.runs:
             start = time.perf_counter()
             means = [merged[at : at + n] for at, n in zip(starts, dense, strict=True)]
-            unpack_dense(task, torch.cat(means).view(layout.dtype), start)
+            unpack_dense(task, torch.cat(means).view(contents.dtype), start)
         self._checksums.note(flight)
 
 
@@ -371,4 +374,4 @@ def _bounds(lengths: list[int], dense: list[int]) -> tuple[list[int], list[int]]
     stops = list(accumulate(lengths))
     starts = [0, *stops][: len(stops)]
     bounds = [(at + n, stop) for at, n, stop in zip(starts, dense, stops, strict=True)]
-    return starts, [each for pair in bounds for each in pair]
+    return starts, [bound for pair in bounds for bound in pair]

@@ -67,8 +67,8 @@ class ExchangeRouter:
     def close(self) -> None:
         """Release both channels, without closing them, and the memory of all exchanges."""
         self._channels = None
-        for each in self._exchanges.values():
-            each.close()
+        for exchange in self._exchanges.values():
+            exchange.close()
 
     def start(self, task: BucketTask, sequence: int) -> InFlightBucket:
         """Start the exchange of a bucket; see `BucketExchange`."""
@@ -79,7 +79,7 @@ class ExchangeRouter:
         self._exchange_of(flight.task).receive(flight)
 
     def _exchange_of(self, task: BucketTask) -> ExchangeBase:
-        compressed = task.layout.compressed
+        compressed = task.contents.compressed
         part: Part = compressed[0].codec.exchange if compressed else AllReduce()
         exchange = self._exchanges.get(part)
         if exchange is None:

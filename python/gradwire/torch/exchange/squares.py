@@ -14,14 +14,18 @@ from gradwire.torch.transport import Channel
 
 
 def find_due(task: BucketTask) -> list[BucketSlice]:
-    """Return the pieces of a bucket whose ratios are due, the same on every rank."""
-    due = []
-    for piece in task.layout.pieces:
+    """Return the pieces of a bucket whose ratios are due, the same on every rank.
+
+    One without a ratio is due in every 16th step: if its gradients are zero, which gives no
+    measurement, a collective in each step would be in vain.
+    """
+    step, due = task.step.number, []
+    for piece in task.contents.pieces:
         parameter = piece.parameter
         # Without an optimizer, whoever makes the steps says how long they are.
         if parameter.rate is not None and parameter.codec.memory.updates:
             ratio = parameter.ratio
-            if ratio is None or ratio.is_due(task.step.number):
+            if step % INTERVAL == 0 if ratio is None else ratio.is_due(step):
                 due.append(piece)
     return due
 
@@ -50,8 +54,8 @@ def measure(task: BucketTask, due: Sequence[BucketSlice], channel: Channel) -> i
     # are others at first, adds in another order.
     sums = sums.bfloat16().float().to(task.bucket.frames_on)
     channel.all_reduce(sums.view(-1)).wait()
-    for piece, (*common, own) in zip(due, sums.cpu().double().numpy(), strict=True):
-        found = float(np.square(common).sum() / (channel.size * own)) if own else math.nan
-        if math.isfinite(found):
-            task.step.measure_ratio(piece.parameter, found, channel.size)
+    for piece, (*common, square) in zip(due, sums.cpu().double().numpy(), strict=True):
+        ratio = float(np.square(common).sum() / (channel.size * square)) if square else math.nan
+        if math.isfinite(ratio):
+            task.step.measure_ratio(piece.parameter, ratio, channel.size)
     return 4 * sums.numel()

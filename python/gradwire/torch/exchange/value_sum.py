@@ -82,20 +82,20 @@ class ValueSumExchange(ExchangeBase):
             self._fill(task, sums)
         except BaseException as error:  # of any kind: the other ranks wait for these vectors
             sums.error = error
-            for each in sums.vectors:
-                each.zero_()
+            for vector in sums.vectors:
+                vector.zero_()
             sums.flags.fail()
         first = sums.vectors[0]
         task.bucket.write_header(first.view(torch.uint8), sums.flags.bytes_of(first.dtype))
         self.times.add("encode", start)
         self._keep(*sums.vectors)
-        nbytes = sum(each.nbytes for each in sums.vectors)
+        nbytes = sum(vector.nbytes for vector in sums.vectors)
         return InFlightBucket(
             task,
             sequence,
-            works=tuple(self.channel.all_reduce(each) for each in sums.vectors),
+            works=tuple(self.channel.all_reduce(vector) for vector in sums.vectors),
             collectives=len(sums.vectors) + selection.collectives,
-            contents=sums,
+            payload=sums,
             room=nbytes + selection.room,
             wire=(2 * nbytes + selection.room) * (self.world_size - 1) / self.world_size,
         )
@@ -103,16 +103,16 @@ class ValueSumExchange(ExchangeBase):
     def _take_vectors(
         self, task: BucketTask, sequence: int, selection: SharedSelection
     ) -> tuple[_Vectors, BucketTask]:
-        layout = task.layout
-        compressed = layout.compressed
+        contents = task.contents
+        compressed = contents.compressed
         summed_as = compressed[0].codec.quantize.summed_as if compressed else "float32"
         wire: torch.dtype = getattr(torch, str(summed_as))
         # Zeros and ones are exact in any dtype; dense parameters keep their precision.
-        own = sum_dtype(layout.dtype) if layout.runs else wire
+        dtype = sum_dtype(contents.dtype) if contents.runs else wire
         numel, facts = sum(selection.counts), (selection.counts, selection.facts)
-        flags = Flags(layout, check_word(layout.digest, sequence, task.step.number, *facts))
-        front = len(flags) + layout.dense_numel
-        lengths = [(front + numel, own)] if own == wire else [(front, own), (numel, wire)]
+        flags = Flags(contents, check_word(contents.digest, sequence, task.step.number, *facts))
+        front = len(flags) + contents.dense_numel
+        lengths = [(front + numel, dtype)] if dtype == wire else [(front, dtype), (numel, wire)]
         buffers, task = take_buffers(
             task, [(self._buffers, length * dtype.itemsize) for length, dtype in lengths]
         )
@@ -122,14 +122,14 @@ class ValueSumExchange(ExchangeBase):
         ]
         dense = vectors[0][len(flags) : front]
         values = vectors[-1][-numel:] if numel else vectors[-1][:0]
-        vectors = [each for each in vectors if each.numel()]
+        vectors = [vector for vector in vectors if vector.numel()]
         return _Vectors(selection, flags, dense, values, vectors, buffers), task
 
     def _fill(self, task: BucketTask, sums: _Vectors) -> None:
         task.check()
-        layout, selection = task.layout, sums.selection
+        contents, selection = task.contents, sums.selection
         ends = list(itertools.accumulate(selection.counts, initial=0))
-        for members in _batches(layout, selection):
+        for members in _batches(contents, selection):
             done = selection.encoded.get(members[0])
             outcomes, values = done or self._encode_values(task, selection, members)
             sums.values[ends[members[0]] : ends[members[-1] + 1]] = values
@@ -138,15 +138,15 @@ class ValueSumExchange(ExchangeBase):
                     sums.flags.use(index)
             nbytes = outcomes.count * sums.values.element_size()
             nbytes += [selection.nbytes[index] for index in members]
-            layout.counters.encoded(layout.rows[members], outcomes, nbytes)
-        if layout.runs:
+            contents.counters.encoded(contents.rows[members], outcomes, nbytes)
+        if contents.runs:
             pack_dense(task, sums.dense)
 
     def _encode_values(
         self, task: BucketTask, selection: SharedSelection, members: Sequence[int]
     ) -> tuple[Outcomes, torch.Tensor]:
         """Encode adjacent pieces of a bucket, and read the values from their frames."""
-        pieces = [task.layout.pieces[index] for index in members]
+        pieces = [task.contents.pieces[index] for index in members]
         parameters = [piece.parameter for piece in pieces]
         counts = [selection.counts[index] for index in members]
         limits = [
@@ -182,19 +182,19 @@ class ValueSumExchange(ExchangeBase):
     # The receiving thread ---------------------------------------------------------------------
 
     def _read_headers(self, flight: InFlightBucket) -> NDArray[np.uint8]:
-        sums = flight.contents
+        sums = flight.payload
         assert isinstance(sums, _Vectors)
         first = sums.vectors[0]
         nbytes = len(sums.flags) * first.element_size()
         return flight.task.bucket.read_headers(first.view(torch.uint8).view(1, -1), nbytes)
 
     def _combine(self, flight: InFlightBucket, headers: NDArray[np.uint8]) -> None:
-        sums, task = flight.contents, flight.task
+        sums, task = flight.payload, flight.task
         assert isinstance(sums, _Vectors)
         try:
             used = read_flags(headers[0], sums.vectors[0].dtype, flight.sequence)
             if used is None:
-                share_failure(self.second, task.layout, flight.sequence, sums.error)
+                share_failure(self.second, task.contents, flight.sequence, sums.error)
             self._write(task, sums, used)
         finally:
             mark = task.bucket.used(*sums.buffers)
@@ -206,17 +206,17 @@ class ValueSumExchange(ExchangeBase):
         self._average(task, sums, used)
         counts = np.array(sums.selection.counts, np.int64)
         share = 1e9 * (time.perf_counter() - start) / max(1, counts.sum())
-        task.layout.counters.decoded(task.layout.rows, (counts * share).astype(np.int64))
+        task.contents.counters.decoded(task.contents.rows, (counts * share).astype(np.int64))
         start = time.perf_counter()
-        if task.layout.runs:
+        if task.contents.runs:
             unpack_dense(task, divide(sums.dense, self.world_size), start)
         if sums.values.dtype == torch.float16 and not task.bucket.finite():
             raise overflow_error(task)  # the sum of finite values on the wire may exceed float16
 
     def _average(self, task: BucketTask, sums: _Vectors, used: Sequence[bool]) -> None:
-        layout, bucket, selection = task.layout, task.bucket, sums.selection
+        contents, bucket, selection = task.contents, task.bucket, sums.selection
         ends = list(itertools.accumulate(selection.counts, initial=0))
-        pieces, values = layout.pieces, sums.values
+        pieces, values = contents.pieces, sums.values
         places = {
             index: positions + np.int64(pieces[index].start)
             for index, positions in enumerate(selection.positions)
@@ -224,19 +224,19 @@ class ValueSumExchange(ExchangeBase):
         }
         # Pieces together: the overhead per piece would exceed the cost of its entries.
         if places:
-            bucket.clear(0, layout.numel)  # dense parameters are written later
+            bucket.clear(0, contents.numel)  # dense parameters are written later
             total = _joined(values, ends, list(places))
             bucket.scatter(list(places.values()), self._mean(task, total))
-        for members in _batches(layout, selection):
+        for members in _batches(contents, selection):
             whole = [index for index in members if index not in places]
             if whole:
                 runs = [(pieces[index].start, pieces[index].stop) for index in whole]
                 bucket.unpack(runs, self._mean(task, _joined(values, ends, whole)))
         # As far as the ranks can tell these are unused: DDP would discard what is written.
-        unused = [each for each, sent in zip(pieces, used, strict=True) if not sent]
-        task.step.undo([each.parameter for each in unused])
-        for each in unused:
-            bucket.clear(each.start, each.stop)
+        unused = [piece for piece, sent in zip(pieces, used, strict=True) if not sent]
+        task.step.undo([piece.parameter for piece in unused])
+        for piece in unused:
+            bucket.clear(piece.start, piece.stop)
 
     def _mean(self, task: BucketTask, total: torch.Tensor) -> torch.Tensor:
         """Return the mean of summed values, in float32 and times the loss scale."""
@@ -248,7 +248,7 @@ class AllReduceExchange(ValueSumExchange):
     """Sums the values of all entries, or of those drawn from a shared seed."""
 
     def _select_shared(self, task: BucketTask, sequence: int) -> SharedSelection:
-        pieces = task.layout.pieces
+        pieces = task.contents.pieces
         # Known even if encoding fails.
         counts = [piece.parameter.codec.sparsify.count(piece.parameter.numel) for piece in pieces]
         # The drawn entries depend on the step counts of the states.
@@ -264,11 +264,11 @@ def _joined(values: torch.Tensor, ends: Sequence[int], members: Sequence[int]) -
     return torch.cat([values[ends[index] : ends[index + 1]] for index in members])
 
 
-def _batches(layout: BucketContents, selection: SharedSelection) -> Iterator[list[int]]:
+def _batches(contents: BucketContents, selection: SharedSelection) -> Iterator[list[int]]:
     """Divide the pieces of a bucket, in order: encoded ones alone, others with their neighbours."""
     batch: list[int] = []
     numel = 0
-    for index, parameter in enumerate(layout.compressed):
+    for index, parameter in enumerate(contents.compressed):
         alone = index in selection.encoded
         if batch and (alone or numel + parameter.numel > _BATCH):
             yield batch

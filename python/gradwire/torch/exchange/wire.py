@@ -1,7 +1,7 @@
 """Messages in which ranks tell each other whether their part of a bucket succeeded.
 
 A message begins with a header of 56 bytes: magic bytes, version, status, CRC-32 of the bucket's
-layout, number of the bucket, bytes that follow, and the checksum of an earlier average. After a
+contents, number of the bucket, bytes that follow, and the checksum of an earlier average. After a
 failure, the error follows as far as there is room for it. All ranks read the messages of all ranks,
 and raise the same error.
 
@@ -27,7 +27,7 @@ from gradwire.torch.transport import Channel, Work
 
 Bytes: TypeAlias = NDArray[np.uint8]
 
-# Magic, version, status, layout digest, sequence, nbytes; sequence, scale and sum of an average.
+# Magic, version, status, contents' digest, sequence, nbytes; an average's sequence, scale, sum.
 _HEADER = struct.Struct("<3sBB3xI4xQQQdQ")
 _ERROR = struct.Struct("<QQi4x")  # non-finite entries, position of the first, rank or -1
 _MAGIC, _VERSION = b"GWV", 2
@@ -87,8 +87,8 @@ def write_verdict(
 ) -> None:
     """Write a header and, after a failure, as much of the error as there is room for.
 
-    ``out`` has room for at least `HEADER_NBYTES`. The digest is that of the layout, or 0 if ranks
-    have different layouts of a bucket. Without an error, ``nbytes`` bytes are announced.
+    ``out`` has room for at least `HEADER_NBYTES`. The digest is that of the contents, or 0 if ranks
+    have different contents of a bucket. Without an error, ``nbytes`` bytes are announced.
     """
     status, body = _Status.OK, b""
     if error is not None:
@@ -186,7 +186,7 @@ def raise_first(verdicts: Sequence[Verdict]) -> None:
 
 def share_failure(
     channel: Channel,
-    layout: BucketContents,
+    contents: BucketContents,
     sequence: int,
     error: BaseException | None,
     act: str = "encode",
@@ -196,12 +196,12 @@ def share_failure(
     No other thread uses the channel. ``act`` names the operation that failed.
     """
     message = np.zeros(MESSAGE_NBYTES, np.uint8)
-    write_verdict(message, layout.digest, sequence, attributed(error, channel.rank, act))
+    write_verdict(message, contents.digest, sequence, attributed(error, channel.rank, act))
     mine = torch.from_numpy(message)
-    every = mine.new_empty(channel.size * MESSAGE_NBYTES)
+    messages = mine.new_empty(channel.size * MESSAGE_NBYTES)
     with explained("a rank failed without reporting why"):
-        channel.all_gather(every, mine).wait()
-    raise_first(read_verdicts(every.view(channel.size, -1).numpy(), layout.digest, sequence))
+        channel.all_gather(messages, mine).wait()
+    raise_first(read_verdicts(messages.view(channel.size, -1).numpy(), contents.digest, sequence))
     raise ExchangeError("a rank failed, but none reported a reason")
 
 
@@ -252,9 +252,9 @@ class Flags(list[int]):
     of plain numbers could match on one rank and not on another.
     """
 
-    def __init__(self, layout: BucketContents, word: int) -> None:
+    def __init__(self, contents: BucketContents, word: int) -> None:
         bits = [word >> bit & 1 for bit in range(_BITS)]
-        super().__init__([0, *bits, *(1 - bit for bit in bits), *([0] * len(layout.pieces))])
+        super().__init__([0, *bits, *(1 - bit for bit in bits), *([0] * len(contents.pieces))])
 
     def use(self, index: int) -> None:
         """Record that the gradient of a compressed parameter is not zero on this rank."""

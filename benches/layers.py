@@ -1,0 +1,97 @@
+"""What a step costs besides encoding: 300 layers of 40 x 40 on two ranks, beside plain DDP.
+
+``python -m benches.layers`` prints the processor time per step of one rank, all threads together,
+as medians of interleaved blocks, and the calls of gradwire's Python functions per step.
+"""
+
+import collections
+import os
+import statistics
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire
+import gradwire.torch.ddp
+
+LAYERS, WIDTH, BLOCKS, STEPS = 300, 40, 15, 10
+PACKAGE = str(Path(gradwire.__file__).parent)
+
+
+class Residual(nn.Module):
+    """Layers whose outputs are added, so that no gradient vanishes."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(layers))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return values of the shape of ``x``, (samples, 40)."""
+        for layer in self.layers:
+            x = x + 0.1 * layer(x)
+        return x
+
+
+def loop(layers: int, *, coded: bool) -> Any:
+    """Return a function that trains for some steps."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(Residual(layers))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    if coded:
+        gradwire.torch.ddp.attach(model, gradwire.adam(0.01), optimizer=optimizer)
+    inputs = torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(dist.get_rank()))
+
+    def train(steps: int) -> None:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            model(inputs).square().mean().backward()
+            optimizer.step()
+
+    train(150)  # until limits of frames are known and no ratio is measured in every step
+    return train
+
+
+def rank(index: int, port: int) -> None:
+    """Measure on one of two ranks; the first one prints."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    calls: collections.Counter[bool] = collections.Counter()
+
+    def count(frame: Any, event: str, _: object) -> None:
+        calls[event == "call" and frame.f_code.co_filename.startswith(PACKAGE)] += 1
+
+    dist.init_process_group(
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=index, world_size=2
+    )
+    times: dict[bool, list[float]] = {False: [], True: []}
+    loops = {coded: loop(LAYERS, coded=coded) for coded in times}
+    for _ in range(BLOCKS):
+        for coded, train in loops.items():
+            start = time.process_time()
+            train(STEPS)
+            times[coded].append(1e3 * (time.process_time() - start) / STEPS)
+    threading.setprofile(count)  # of the threads of the next attachment
+    train = loop(4, coded=True)
+    sys.setprofile(count)
+    calls.clear()
+    train(16 * STEPS)
+    sys.setprofile(None)
+    if index == 0:
+        plain, coded_ms = (statistics.median(times[coded]) for coded in (False, True))
+        print(f"{LAYERS} layers, ms of processor time per step")
+        print(f"plain DDP {plain:.1f}, adam(0.01) {coded_ms:.1f}: {coded_ms - plain:+.1f}")
+        print(f"4 layers, one bucket: {calls[True] / 16 / STEPS:.0f} Python calls per step")
+    dist.barrier()
+    os._exit(0)  # with handles still attached
+
+
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(rank, (int(os.environ.get("MASTER_PORT", "29517")),), nprocs=2)
