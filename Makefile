@@ -94,24 +94,21 @@ format: ## Format Rust and Python
 	$(bin)/ruff check --fix-only --quiet .
 	$(bin)/ruff format --quiet .
 
-.PHONY: bench accuracy study weights bench-instructions bench-history
+.PHONY: bench accuracy study weights bench-instructions
 bench: ## Time the codecs, a plain copy and other implementations (ARGS="--quick" for a short run)
 	@$(environment) bench && $(python) -m benches.compare $(ARGS)
 
 accuracy: ## Train four models to completion with and without compression (ARGS="--quick" for ten minutes)
 	@$(environment) demo && $(python) -m benches.accuracy $(ARGS)
 
-study: ## Time to dense accuracy over links and ranks: who wins, where compression loses (ARGS="--quick")
+study: ## Time to dense accuracy over links and ranks: who wins, where compression loses (ARGS="--only 25M")
 	@$(environment) demo && $(python) -m benches.study $(ARGS)
 
 weights: ## Weights, checkpoints and activations in fewer bits (ARGS="--quick --only checkpoints"; PEERS=1: beside zstd and zipnn)
 	@$(environment) demo weights $(if $(PEERS),peers) && $(python) -m benches.weights $(ARGS)
 
-bench-instructions: ## Instructions per element of kernels and encodes, with valgrind (ARGS="--only sweep")
-	@$(PYTHON) -m benches.instructions $(ARGS)
-
-bench-history: ## asv over the package's history (ARGS="NEW" for all new commits; default: HEAD only)
-	@$(environment) bench && PATH="$(bin):$$PATH" scripts/bench_history.sh $(ARGS)
+bench-instructions: ## Instructions per element of kernels and encodes, with valgrind (ARGS="sweep" for those with this text)
+	@scripts/instructions.sh $(ARGS)
 
 .PHONY: docs wheel release-check cuda lock clean
 docs: ## The documentation as HTML, under .cache/docs
@@ -131,6 +128,6 @@ lock: ## Rewrite requirements/*.txt with the newest versions that the .in files 
 	@$(environment) test && PATH="$(bin):$$PATH" scripts/lock.sh
 
 clean: ## Remove everything these targets create: environment, caches, builds, results
-	rm -rf $(VENV) .venv-oldest .cache target dist {demo,accuracy,study,weights}-results .asv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-oldest .cache target dist {demo,accuracy,study,weights}-results .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -f python/gradwire/_native*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -5,6 +5,7 @@ as medians of interleaved blocks, and the calls of gradwire's Python functions p
 """
 
 import collections
+import multiprocessing
 import os
 import statistics
 import sys
@@ -68,9 +69,7 @@ def rank(index: int, port: int) -> None:
     def count(frame: Any, event: str, _: object) -> None:
         calls[event == "call" and frame.f_code.co_filename.startswith(PACKAGE)] += 1
 
-    dist.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=index, world_size=2
-    )
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=index, world_size=2)
     times: dict[bool, list[float]] = {False: [], True: []}
     loops = {coded: loop(LAYERS, coded=coded) for coded in times}
     for _ in range(BLOCKS):
@@ -88,10 +87,20 @@ def rank(index: int, port: int) -> None:
         plain, coded_ms = (statistics.median(times[coded]) for coded in (False, True))
         print(f"{LAYERS} layers, ms of processor time per step")
         print(f"plain DDP {plain:.1f}, adam(0.01) {coded_ms:.1f}: {coded_ms - plain:+.1f}")
-        print(f"4 layers, one bucket: {calls[True] / 16 / STEPS:.0f} Python calls per step")
+        print(
+            f"4 layers, one bucket: {calls[True] / 16 / STEPS:.0f} Python calls per step",
+            flush=True,
+        )
     dist.barrier()
     os._exit(0)  # with handles still attached
 
 
 if __name__ == "__main__":
-    torch.multiprocessing.spawn(rank, (int(os.environ.get("MASTER_PORT", "29517")),), nprocs=2)
+    where = int(os.environ.get("MASTER_PORT", "29517"))
+    spawn = multiprocessing.get_context("spawn")
+    ranks = [spawn.Process(target=rank, args=(index, where)) for index in range(2)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join()
+    sys.exit(max(process.exitcode or 0 for process in ranks))

@@ -49,15 +49,16 @@ BEST_ONLY = {"achieved_ratio", "index_cost", "blocks"}
 # Tests of the library that go through all levels themselves; those of laws that need no kernel, and
 # of how work is split between threads, which no level changes.
 WITHOUT_LEVEL = ("every_level", "levels_and_threads", "fit::tests")
-# What runs together, in a process of its own, the longest first: the tests that start ranks, which
-# mostly wait, in two halves; those of the CUDA kernels; those of examples and guides; those that
-# start other programs. All others are the last group. None of them runs the tests marked `waits`.
+# What runs together, in a process of its own, the longest first: the tests that start ranks, in two
+# halves, which begin at once because each waits most of the time; those of the CUDA kernels; those
+# of examples and guides; those that start other programs. All others are the last group. None of
+# them runs the tests marked `waits`.
 GROUPS = {
     "ranks h-z": ("tests/distributed", "--ignore-glob=*/test_[a-g]*"),
+    "ranks a-g": ("tests/distributed", "--ignore-glob=*/test_[!a-g]*"),
     "kernels": ("tests/csrc", "tests/torch"),
     "examples": ("tests/docs", "tests/examples"),
     "programs": ("tests/benches/harness", "tests/horovod", "tests/trainers"),
-    "ranks a-g": ("tests/distributed", "--ignore-glob=*/test_[!a-g]*"),
 }
 WAIT = "python, waits"
 WAITING = ("tests/distributed", "tests/horovod")

@@ -155,14 +155,6 @@ class TestDecodeAdd:
         assert gradwire.decode_add(frame, out, scale=0.25) is None
         assert np.array_equal(out, expected)
 
-    def test_what_several_send_to_one_place_all_counts(self, gradient):
-        frames = [CODEC.encode(gradient * np.float32(i)) for i in (1, 2, 4)]
-        out = np.zeros_like(gradient)
-        for frame in frames:
-            gradwire.decode_add(frame, out)
-        one = gradwire.decode(frames[0])
-        assert np.array_equal(out, one + one * np.float32(2) + one * np.float32(4))
-
     @pytest.mark.parametrize("scale", [float("nan"), float("inf"), 1e39])
     def test_a_scale_that_is_not_finite_is_named(self, scale, frame):
         out = np.zeros(10_000, np.float32)

@@ -23,33 +23,12 @@ class TestPositions:
         state.rollback()
         assert state.residual.tolist() == [0] * 6
 
-    def test_none_gives_a_frame_of_nothing(self):
-        state = self.codec.init_state(3)
-        frame = self.codec.encode_at(np.ones(3, np.float32), state, np.array([], np.uint32))
-        assert frame.count == 0
-        assert state.residual.tolist() == [1, 1, 1]
-
     def test_a_state_may_be_left_out_without_a_memory(self):
         codec = gradwire.topk(0.01, memory=NoMemory())
         x = np.arange(5, dtype=ml_dtypes.bfloat16)
         frame = codec.encode_at(x, None, np.array([1, 4], np.uint32))
         assert (frame.values().tolist(), frame.dtype) == ([1, 4], "bfloat16")
         assert codec.preview(x).tolist() == [0, 1, 2, 3, 4]
-
-    def test_a_buffer_takes_the_frame_or_nothing_happens(self):
-        x, positions = np.ones(100, np.float32), np.arange(0, 100, 2, dtype=np.uint32)
-        state, other = self.codec.init_state(100), self.codec.init_state(100)
-        frame = self.codec.encode_at(x, other, positions)
-        out = np.zeros(len(frame) - 1, np.uint8)
-        with pytest.raises(ValueError, match="smallest possible frame"):
-            self.codec.encode_at_into(x, state, positions, out)
-        assert state.step == 0
-        assert not out.any()
-        assert not state.residual.any()
-        out = np.zeros(len(frame) + 5, np.uint8)
-        assert self.codec.encode_at_into(x, state, positions, out) == len(frame)
-        assert out[: len(frame)].tobytes() == bytes(frame)
-        assert same_state(state.state_dict(), other.state_dict())
 
     @pytest.mark.parametrize(
         ("positions", "error", "message"),
@@ -70,8 +49,6 @@ class TestPositions:
         before = state.state_dict()
         with pytest.raises(error, match=message):
             self.codec.encode_at(x, state, positions)
-        with pytest.raises(error, match=message):
-            self.codec.encode_at_into(x, state, positions, bytearray(1000))
         assert same_state(state.state_dict(), before)
         state.rollback()
 

@@ -102,7 +102,6 @@ WAYS = {
     "encode": lambda codec, x, state, out: codec.encode(x, state),
     "encode_into": lambda codec, x, state, out: codec.encode_into(x, state, out),
     "encode_at": lambda codec, x, state, out: codec.encode_at(x, state, PLACES),
-    "encode_at_into": lambda codec, x, state, out: codec.encode_at_into(x, state, PLACES, out),
     "flush": lambda codec, x, state, out: codec.flush(state),
 }
 

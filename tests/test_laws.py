@@ -11,15 +11,18 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import gradwire
+import tests.outside_parts
 from gradwire.memory import NoMemory, Residual
 from gradwire.presets import PRESETS
 from gradwire.quantize import Exponent, Float8, Float32
 from gradwire.sparsify import All, RandomK, Threshold, TopK
+from tests.outside_parts import Dithered, Halves
 from tests.presets.conservation import holds
 from tests.support import (
     CODECS,
     FILTERS,
     FITTED,
+    MEMORIES,
     QUANTIZERS,
     SPARSIFIERS,
     go_together,
@@ -45,6 +48,13 @@ COMPOSITIONS = [
         if not (isinstance(sparsify, All) and getattr(memory, "masking", False))
     ),
     *(preset.build(**preset.example) for preset in PRESETS.values()),
+    # Quantizers from another package, in turn.
+    *(
+        gradwire.Codec(sparsify=sparsify, memory=memory, quantize=(Halves(), Dithered(3))[at % 2])
+        for at, sparsify in enumerate(SPARSIFIERS)
+        for memory in ((*MEMORIES, *FILTERS)[at % 3 :: 3])
+        if sparsify.selects or not getattr(memory, "masking", False)
+    ),
 ]
 """Every two parts together, each with a few of its options, and every preset."""
 
@@ -70,7 +80,7 @@ def state_of(codec, numel):
 
 def test_compositions_describe_themselves():
     for codec in COMPOSITIONS:
-        assert eval(repr(codec), {"gradwire": gradwire}) == codec
+        assert eval(repr(codec), {"gradwire": gradwire, "tests": tests}) == codec
         assert gradwire.Codec.from_config(json.loads(json.dumps(codec.get_config()))) == codec
         assert pickle.loads(pickle.dumps(codec)) == copy.deepcopy(codec) == codec
         assert len({codec, copy.copy(codec)}) == 1

@@ -15,7 +15,7 @@ SOURCE = Path(__file__).parent.parent / "python"
 
 LAYERS = [
     {"_native"},
-    {"_files", "_foreign", "_lazy", "_part", "_rules", "_validate", "errors"},
+    {"_files", "_lazy", "_part", "_rules", "_validate", "errors"},
     {"sparsify", "quantize", "memory", "exchange", "extension"},
     {"_outside", "_plugins", "_codec", "frame", "state"},
     {"numerics", "presets", "report", "schedule", "weights"},
@@ -290,7 +290,7 @@ def test_what_an_exchange_is_is_asked_of_the_facts_that_it_states():
     "text",
     [
         "from gradwire.exchange import AllGather\nisinstance(x, AllGather)",
-        "from gradwire.exchange.owners import Owners as O\nissubclass(x, (int, O))",
+        "from gradwire.exchange.frames import Owners as O\nissubclass(x, (int, O))",
         "import gradwire\nisinstance(x, int | gradwire.exchange.AllReduce)",
         "from gradwire import exchange as exchanges\nisinstance(x, exchanges.AllReduce)",
         "from gradwire.torch.exchange import HierarchicalExchange as H\nisinstance(x, H)",

@@ -11,14 +11,7 @@ from gradwire import _native
 from gradwire.memory import LowPass, MomentumCorrection, Residual
 from gradwire.quantize import BFloat16, Exponent, Float16
 from gradwire.sparsify import (
-    SID,
-    ChunkTopK,
-    Gaussian,
-    RandomK,
-    SampledTopK,
-    Threshold,
     TopK,
-    Trimmed,
 )
 
 NUMEL, RANKS = 3000, 3
@@ -81,50 +74,6 @@ def test_what_is_sent_on_and_what_is_kept_are_the_sums(memory: Any) -> None:
         after = before.copy()
         after[at] = left + (0 if whole else before[at])
         np.testing.assert_array_equal(states[owner].residual, after)
-
-
-ALL = [
-    TopK(ratio=1.0),
-    TopK(k=NUMEL),
-    ChunkTopK(chunk=20, k=20),
-    RandomK(ratio=1.0),
-    SampledTopK(ratio=1.0),
-    Gaussian(ratio=1.0),
-    Trimmed(ratio=1.0),
-    SID(ratio=1.0),
-]
-NOT_ALL = [
-    TopK(k=NUMEL - 1),
-    ChunkTopK(chunk=20, k=19),
-    Threshold(0.0),
-    SampledTopK(ratio=0.5),
-    Gaussian(ratio=0.5),
-    Trimmed(ratio=0.5),
-    SID(ratio=0.5),
-]
-
-
-@pytest.mark.parametrize("sparsify", [*ALL, *NOT_ALL], ids=repr)
-def test_all_sums_are_sent_on_if_all_entries_are_asked_for(sparsify: Any) -> None:
-    codec = dataclasses.replace(CODEC, sparsify=sparsify)
-    states, messages = [], []
-    for rank in range(RANKS):  # each has values where the others have zeros
-        x = np.random.default_rng([1, rank]).integers(1, 51, NUMEL).astype(np.float32)
-        x[np.arange(NUMEL) % RANKS != rank] = 0
-        state = codec.init_state(NUMEL, name="w", stream=rank)
-        frame = codec.encode(x, state)
-        data = np.frombuffer(bytes(frame), np.uint8)
-        messages.append(_native.split_bucket(data, [frame.nbytes], [BOUNDS], [OWNERS], RANKS))
-        states.append(state)
-    for owner in range(RANKS):
-        before = np.array(states[owner].residual)
-        (frames, _, error), at = merge(codec, states, messages, owner)
-        assert error is None
-        parts = np.stack([np.concatenate(parts_of(each[owner])) for each in messages])
-        total, out = parts.sum(axis=0, dtype=np.float32) + before[at], gradwire.decode(frames)
-        np.testing.assert_array_equal(np.array(states[owner].residual)[at], total - out)
-        assert total.any()
-        assert (out == total).all() == (sparsify in ALL)
 
 
 NEAREST = [

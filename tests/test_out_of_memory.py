@@ -9,8 +9,7 @@ import sys
 
 import pytest
 
-from gradwire.memory import MEMORIES
-from tests.support import examples, run_python
+from tests.support import run_python
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="limits of the address space are kept by Linux alone"
@@ -86,15 +85,9 @@ def encodes(codec):
 
 def main(what):
     codec = gradwire.topk(0.05)
-    if what.startswith("encode"):
-        memory = eval(what.partition("-")[2])
-        for codec in [
-            gradwire.topk(0.05, memory=memory),
-            gradwire.threshold(0.5, memory=memory),
-            gradwire.sidco(0.05, memory=memory),
-            gradwire.Codec(sparsify=gradwire.sparsify.BinMax(bin=500), memory=memory),
-        ]:
-            encodes(codec)
+    if what == "encode":  # the core's own tests have every sparsifier and every memory
+        encodes(gradwire.sidco(0.05))
+        encodes(gradwire.adam(0.05))
     elif what == "states":
         failures, state = sweep(lambda: codec.init_state(N), lambda: None)
         assert failures
@@ -168,16 +161,8 @@ print("all", "well")
 """
 
 
-# One of each kind of memory, in float32 and in bfloat16.
-KEEPING = {
-    (type(each), getattr(each, "low_memory", False)): each
-    for each in reversed(examples(MEMORIES))
-    if each.keeps
-}.values()
-
-
 @pytest.mark.parametrize(("threads", "backtrace"), [(1, "1"), (2, "0")])
-@pytest.mark.parametrize("what", [*(f"encode-{each!r}" for each in KEEPING), "states", "decode"])
+@pytest.mark.parametrize("what", ["encode", "states", "decode"])
 def test_no_call_ends_the_process(what, threads, backtrace):
     # Otherwise glibc keeps what was freed, and an allocation that fits into it cannot fail.
     glibc = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}

@@ -3,11 +3,8 @@
 from statistics import NormalDist
 
 import numpy as np
-import pytest
 
 import gradwire
-from gradwire.memory import NoMemory
-from gradwire.sparsify import SampledTopK, TwoSided
 
 NORMAL = np.random.default_rng(1).standard_normal(200_000).astype(np.float32)
 
@@ -43,15 +40,3 @@ def test_gaussian_k_corrects_twice_as_its_authors_do():
         assert np.array_equal(indices, gaussian_k(total, k)), step
         sent.append(indices.size / k)
     assert 3 < np.mean(sent[20:]) < 4.2
-
-
-@pytest.mark.parametrize("sparsify", [SampledTopK(0.1), TwoSided(32)], ids=["sampled", "two-sided"])
-def test_what_draws_a_sample_needs_a_state_that_counts_the_steps(sparsify):
-    codec = gradwire.Codec(sparsify=sparsify, memory=NoMemory())
-    with pytest.raises(ValueError, match="state is missing"):
-        codec.encode(NORMAL)
-
-
-def test_exact_thresholds_need_no_state():
-    codec = gradwire.Codec(sparsify=TwoSided(32, sample=None), memory=NoMemory())
-    assert codec.encode(NORMAL).count == NORMAL.size // 32

@@ -98,22 +98,6 @@ def test_a_state_dict_is_plain(rng):
     assert json.loads(json.dumps(rest)) == rest
 
 
-def test_a_state_dict_through_json_is_exact(rng):
-    codec = gradwire.sidco(0.01)
-    state = codec.init_state(N)
-    steps = inputs(rng, 6)
-    for x in steps[:3]:
-        codec.encode(x, state)
-    saved = state.state_dict()
-    text = json.dumps(saved | {"residual": saved["residual"].tolist()})
-    saved = json.loads(text)
-    saved["residual"] = np.array(saved["residual"], np.float32)
-    restored = codec.init_state(N)
-    restored.load_state_dict(saved)
-    for x in steps[3:]:
-        assert codec.encode(x, restored) == codec.encode(x, state)
-
-
 def test_a_schedule_is_resumed_where_it_was(rng):
     """The dict knows the ratio of the last encode, not that of the codec that made the state."""
     first, second = gradwire.sidco(0.1), gradwire.sidco(0.01)
@@ -152,23 +136,6 @@ def test_a_rollback_brings_back_the_ratio_too(call, rng):
     assert state.codec is codec
     assert same_state(state.state_dict(), before)
     assert codec.encode(y, state) == expected
-
-
-def test_an_encode_with_another_ratio_that_fails_changes_nothing(rng):
-    codec, other = gradwire.sidco(0.01), gradwire.sidco(0.1)
-    state = codec.init_state(N)
-    *steps, x = inputs(rng, 7)
-    for each in steps:
-        codec.encode(each, state)
-    before, expected = state.state_dict(), codec.encode(x, copy.copy(state))
-    for bad in [np.full(N, np.nan, np.float32), np.zeros(N + 1, np.float32)]:
-        with pytest.raises(ValueError, match=r"non-finite|elements"):
-            other.encode(bad, state)
-    with pytest.raises(ValueError, match="smallest possible frame"):
-        other.encode(x, state, max_nbytes=3)
-    assert state.codec is codec
-    assert same_state(state.state_dict(), before)
-    assert codec.encode(x, state) == expected
 
 
 @pytest.mark.full
@@ -261,6 +228,19 @@ def test_a_residual_without_a_memory_is_refused():
     saved = state.state_dict()
     with pytest.raises(ValueError, match="residual must be None"):
         state.load_state_dict(saved | {"residual": np.zeros(N, np.float32)})
+
+
+def test_without_a_memory_there_is_nothing_to_flush():
+    codec = gradwire.dense()
+    with pytest.raises(ValueError, match="no memory"):
+        codec.flush(codec.init_state(5))
+
+
+def test_a_flush_takes_a_state_of_its_codec():
+    with pytest.raises(ValueError, match="belongs to another codec"):
+        gradwire.topk(0.1).flush(gradwire.sidco(0.1).init_state(5))
+    with pytest.raises(TypeError, match="state must be"):
+        gradwire.topk(0.1).flush(None)
 
 
 class TestThreads:

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from benches.harness import results
-from benches.harness.command import INTERRUPTED, terminate_as_interrupt
+from benches.harness.command import conduct
 from benches.harness.machine import cores
 from benches.harness.results import Record
 
@@ -31,8 +31,8 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     # fmt: off
     parser.add_argument("--quick", action="store_true",
                         help="a quarter of the steps, two rates, one seed, 2 ranks")
-    parser.add_argument("--only", type=_sections, default=MADE, metavar="NAME,...",
-                        help=f"of {', '.join(SECTIONS)} (default: {', '.join(MADE)})")
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=MADE, metavar="NAME",
+                        help=f"of {', '.join(SECTIONS)} (default: {' '.join(MADE)})")
     parser.add_argument("--seeds", type=int, default=SEEDS,
                         help="runs of each result (default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=cores(),
@@ -49,30 +49,15 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     return chosen
 
 
-def _sections(text: str) -> tuple[str, ...]:
-    names = [part.strip() for part in text.split(",") if part.strip()]
-    if unknown := [name for name in names if name not in SECTIONS]:
-        raise argparse.ArgumentTypeError(
-            f"unknown section {', '.join(unknown)}; choose from {', '.join(SECTIONS)}"
-        )
-    return tuple(name for name in SECTIONS if name in names)
-
-
 def main(given: list[str] | None = None) -> int:
     chosen = arguments(given)
-    try:
-        with terminate_as_interrupt():
-            return make(Plan(chosen.only, chosen.seeds, chosen.quick), chosen)
-    except (WorkerError, fashion_data.MissingDataError, OSError) as error:
-        print(f"make accuracy: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print(
-            f"make accuracy: interrupted; finished runs are in {chosen.out}, and the same command "
-            "goes on from there",
-            file=sys.stderr,
-        )
-        return INTERRUPTED
+    sections = tuple(name for name in SECTIONS if name in chosen.only)
+    return conduct(
+        "make accuracy",
+        lambda: make(Plan(sections, chosen.seeds, chosen.quick), chosen),
+        (WorkerError, fashion_data.MissingDataError),
+        f"finished runs are in {chosen.out}, and the same command goes on from there",
+    )
 
 
 def make(plan: Plan, chosen: argparse.Namespace) -> int:

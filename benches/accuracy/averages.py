@@ -129,11 +129,11 @@ class _Rank:
             lambda name, tensor: None,
         )
         self._parameters = [each for each in made if each.name in large]
-        self._layout = BucketContents(self._parameters, torch.float32)
-        self._buffer = torch.zeros(self._layout.numel)
+        self._contents = BucketContents(self._parameters, torch.float32)
+        self._buffer = torch.zeros(self._contents.numel)
         self._views = [
             (self._buffer[own.start : own.stop], slice(piece.start, piece.stop))
-            for own, piece in zip(self._layout.pieces, flat.pieces, strict=True)
+            for own, piece in zip(self._contents.pieces, flat.pieces, strict=True)
         ]
 
     def use(self, codec: Codec) -> None:
@@ -155,13 +155,14 @@ class _Rank:
     def exchange(self, number: int) -> float:
         """Replace what was taken by the average, and return the bytes that this rank has sent."""
         bucket = backends.backend_for(self._buffer).bucket(self._buffer, False)
-        job = BucketTask(self._layout, bucket, Step(number), True, lambda: 1.0, time.perf_counter())
+        now = time.perf_counter()
+        job = BucketTask(self._contents, bucket, Step(number), True, lambda: 1.0, now)
         frames = sum(each.limit.nbytes for each in self._parameters)
         flight = self._exchange.start(job, number)
         self._exchange.receive(flight)
         if not self._gathers:
             return flight.wire
         # A slot has room for a message at least, which dense parameters fill in a real one.
-        slots: Any = flight.contents
+        slots: Any = flight.payload
         unused: int = slots.plan.nbytes - frames
         return flight.wire - (self._exchange.world_size - 1) * unused

@@ -6,34 +6,23 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 from benches.harness.results import Record
 
-R = TypeVar("R", bound=Hashable)
+if TYPE_CHECKING:
+    from .plan import Run
+    from .store import Planned
+
 Target = Callable[[Connection, Path | None], None]
 
 _tasks: dict[str, Any] = {}
 """The tasks that this process has made so far, by name."""
-
-
-class Work(Protocol[R]):
-    """Which runs a pool makes, the most telling first, and where they are kept.
-
-    An order is what the processes take: those of `serve`, the name of a task and the arguments of
-    `run.run`.
-    """
-
-    def missing(self) -> Sequence[R]: ...
-
-    def order(self, run: R) -> tuple[Any, ...]: ...
-
-    def keep(self, run: R, outcome: dict[str, Any]) -> Record: ...
 
 
 class WorkerError(Exception):
@@ -75,7 +64,7 @@ class Pool:
         for process in self._processes:
             process.join()
 
-    def make(self, work: Work[R], tell: Callable[[R, Record], None]) -> None:
+    def make(self, work: "Planned", tell: Callable[["Run", Record], None]) -> None:
         """Make every run that is missing, and tell of it once it is kept.
 
         Raises `WorkerError` if a run fails or a process dies.

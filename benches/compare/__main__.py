@@ -30,8 +30,9 @@ from gradwire.presets import PRESETS
 from .contestants import LAW, OURS, PEERS, Contestant, gradients, presets
 from .timing import Timing, in_turn, interleave, timed
 
-FULL = {"sizes": (1_000, 1_000_000, 25_000_000), "ratios": (0.1, 0.01, 0.001), "threads": (1, 2)}
-QUICK = {"sizes": (1_000_000, 25_000_000), "ratios": (0.01,), "threads": (1, 2)}
+FULL = ((1_000, 1_000_000, 25_000_000), (0.1, 0.01, 0.001), (1, 2))
+QUICK = ((1_000_000, 25_000_000), (0.01,), (1, 2))
+"""Entries of a tensor, ratios, and threads."""
 
 STEPS = 40
 """Steps of each state before it is timed: SIDCo's second stage begins at about the 24th."""
@@ -54,9 +55,6 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     )
     # fmt: off
     parser.add_argument("--quick", action="store_true", help="fewer sizes, one ratio")
-    parser.add_argument("--sizes", type=int, nargs="+", metavar="N", help="entries of a tensor")
-    parser.add_argument("--ratios", type=float, nargs="+", metavar="R")
-    parser.add_argument("--threads", type=int, nargs="+", metavar="T")
     parser.add_argument("--rounds", type=int, default=7, help="rounds that count (default: 7)")
     parser.add_argument("--only", default="", help="only contestants whose name contains this text")
     parser.add_argument("--out", type=Path, help="JSON file to write (default: none)")
@@ -65,10 +63,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
                         help="measure nothing: show what memories keep, in bytes per entry")
     parser.add_argument("--into", type=Path, help="a page that has the block")
     # fmt: on
-    chosen = parser.parse_args(given)
-    for name, values in (QUICK if chosen.quick else FULL).items():
-        setattr(chosen, name, getattr(chosen, name) or values)
-    return chosen
+    return parser.parse_args(given)
 
 
 def contestants(case: Case, only: str) -> Iterator[type[Contestant]]:
@@ -91,8 +86,7 @@ def measure(
     entrants: dict[str, Contestant] = {}
     for kind in kinds:
         tick(f"{kind.name}, first steps")
-        entrants[kind.name] = entrant = kind(case.numel, case.ratio)
-        entrant.settle(steps[0])
+        entrants[kind.name] = kind(case.numel, case.ratio)
     decodes = {name: Timing() for name in entrants}
     sent: dict[str, list[tuple[int, int]]] = {name: [] for name in entrants}
 
@@ -217,7 +211,6 @@ def stored(codec: gradwire.Codec) -> Iterator[str]:
         with contextlib.suppress(ValueError):
             if options.keys() <= names:
                 memory = dataclasses.replace(codec.memory, **options)
-                codec.exchange.check_memory(memory)
                 stored = codec.replace(memory=memory).for_shape(SHAPE)
                 cell = f"{stored.init_state(numel).nbytes / numel:g}"
         yield cell
@@ -243,7 +236,7 @@ def make(chosen: argparse.Namespace) -> int:
         document = results.read(chosen.show)
         print(page(document))
     # Cases that share tensors follow each other.
-    axes = chosen.sizes, chosen.ratios, chosen.threads
+    axes = QUICK if chosen.quick else FULL
     for case in itertools.starmap(Case, () if chosen.show else itertools.product(*axes)):
         rows = measure(case, contestants(case, chosen.only), chosen.rounds, progress)
         progress("")

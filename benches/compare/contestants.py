@@ -68,9 +68,6 @@ class Contestant(ABC):
         self.ratio = ratio
         self.target = max(1, int(numel * ratio))
 
-    def settle(self, gradient: Array) -> None:  # noqa: B027
-        """Run the steps that a long start-up needs, before any round."""
-
     def ready(self, gradient: Array) -> None:  # noqa: B027
         """Prepare for the encode of this gradient, outside the time measured."""
 
@@ -148,58 +145,6 @@ class Sampling(Selecting):
         if len(indices) > 1.3 * self.target:
             indices = indices[magnitude[indices].topk(self.target, sorted=False).indices]
         return indices
-
-
-class SidcoInTorch(Selecting):
-    """The exponential variant, which is the fastest (Abdelmoniem et al., MLSys 2021)."""
-
-    name = "SIDCo in torch"
-    setting = (
-        "SIDCo-E as published: exponential fit, a quarter kept by the first stage, later stages "
-        "on the survivors alone, the number of stages adapted every 5 steps"
-    )
-    FIRST, EVERY, TOLERANCE = 0.25, 5, 0.2
-    SETTLE_ON, SETTLE_STEPS = 1 << 18, 60
-
-    def __init__(self, numel: int, ratio: float, device: str = "cpu") -> None:
-        super().__init__(numel, ratio, device)
-        self.stages, self.steps, self.achieved = 1, 0, 0.0
-
-    def settle(self, gradient: Array | Tensor) -> None:
-        # The law decides the number of stages, not the length: find it on a piece.
-        piece = gradient[: self.SETTLE_ON]
-        twin = SidcoInTorch(len(piece), self.ratio, self.device)
-        for _ in range(self.SETTLE_STEPS):
-            twin.encode(piece)
-        self.stages = twin.stages
-
-    def select(self, magnitude: Tensor) -> Tensor:
-        single = self.stages == 1 or self.ratio >= self.FIRST
-        first = self.ratio if single else self.FIRST
-        threshold = float(magnitude.mean()) * math.log(1 / first)
-        tail = magnitude[magnitude > threshold]
-        if not single:
-            share = (self.ratio / self.FIRST) ** (1 / (self.stages - 1))
-            for _ in range(self.stages - 1):
-                if not len(tail):
-                    break
-                threshold += (float(tail.mean()) - threshold) * math.log(1 / share)
-                tail = tail[tail > threshold]
-        indices = self.above(threshold)
-        self._adapt(len(indices) / self.target)
-        return indices
-
-    def _adapt(self, achieved: float) -> None:
-        self.steps += 1
-        self.achieved += achieved
-        if self.steps % self.EVERY == 0:
-            mean, self.achieved = self.achieved / self.EVERY, 0.0
-            if mean > 1 + self.TOLERANCE:
-                self.stages -= 1
-            elif mean < 1 - self.TOLERANCE:
-                self.stages += 1
-            highest = max(1, math.ceil(math.log(self.ratio) / math.log(0.5)))
-            self.stages = min(max(self.stages, 1), highest)
 
 
 POWER = 4
@@ -318,7 +263,7 @@ def power_state(
     )
 
 
-PEERS: tuple[type[Contestant], ...] = (TorchTopK, Sampling, SidcoInTorch, HalfHook, PowerSGD)
+PEERS: tuple[type[Contestant], ...] = (TorchTopK, Sampling, HalfHook, PowerSGD)
 
 
 class Ours(Contestant):

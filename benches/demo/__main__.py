@@ -2,16 +2,17 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from benches.harness.command import conduct, console, folder, learning_rate
+from benches.harness.command import conduct
 from benches.harness.link import MAX_RANKS
 from gradwire import _validate
 from gradwire.cli.codecs import unfit
 from gradwire.cli.plan import rate
 
 BASELINES = ("none", "bf16")
+TASKS = ("digits", "text")
 DESCRIPTION = """\
 Train two small models on real data in several processes over a slow link and compare methods
 under the same conditions: no compression, torch's bf16 hook, and gradwire's codecs. Every method
@@ -24,20 +25,11 @@ Otherwise the ranks use the loopback device.
 
 
 def _names(text: str) -> list[str]:
-    return [name for name in (part.strip() for part in text.split(",")) if name]
+    return list(dict.fromkeys(filter(None, (part.strip() for part in text.split(",")))))
 
 
 def _rates(text: str) -> list[int]:
-    return list(dict.fromkeys(rate(name) for name in _names(text)))
-
-
-def _count(least: int, most: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        if not text.isdecimal() or not least <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} is not an integer from {least} to {most}")
-        return int(text)
-
-    return parse
+    return [rate(name) for name in _names(text)]
 
 
 def _ratio(text: str) -> float:
@@ -45,15 +37,6 @@ def _ratio(text: str) -> float:
         return _validate.unit_interval("ratio", float(text))
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a ratio: as 0.01") from None
-
-
-def _tasks(text: str) -> list[str]:
-    names = list(dict.fromkeys(_names(text)))
-    if not names or not set(names) <= {"digits", "text"}:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a list of tasks: choose digits, text or digits,text"
-        )
-    return names
 
 
 def parser() -> argparse.ArgumentParser:
@@ -72,53 +55,44 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--bandwidth", type=_rates, default=_rates("100mbit,1gbit"),
                       metavar="RATE,...",
                       help="link speeds, such as 100mbit or 2.5gbit (default: 100mbit,1gbit)")
-    made.add_argument("--ranks", type=_count(2, MAX_RANKS), default=2,
-                      help="number of processes (default: 2)")
-    made.add_argument("--steps", type=_count(2, 100_000),
+    made.add_argument("--ranks", type=int, choices=range(2, MAX_RANKS + 1), default=2, metavar="N",
+                      help=f"number of processes, 2 to {MAX_RANKS} (default: 2)")
+    made.add_argument("--steps", type=int,
                       help="training steps per run (default: depends on the task, fewer on slow "
                       "machines)")
-    made.add_argument("--task", type=_tasks, default=["digits", "text"], metavar="NAME,...",
-                      help="digits, text or both (default: both)")
-    made.add_argument("--learning-rate", type=learning_rate, metavar="RATE",
-                      help="of all methods (default: for each method the best of one grid)")
-    made.add_argument("--loopback", action="store_true",
-                      help="use the loopback device even if a shaped link is possible")
+    made.add_argument("--task", choices=TASKS, help="one of the two models (default: both)")
     made.add_argument("--out", type=Path, default=Path("demo-results"), metavar="DIR",
                       help="folder for demo.png, .svg and .json (default: %(default)s)")
-    made.add_argument("--json", action="store_true",
-                      help="print the results as JSON instead of tables; progress goes to stderr")
     # fmt: on
     return made
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     made = parser()
-    arguments = made.parse_args(argv)
-    for name in arguments.codec:
+    plan = made.parse_args(argv)
+    for name in plan.codec:
         if name not in BASELINES and (why := unfit(name)):
             made.error(f"argument --codec: {why}")
-    return conduct("make demo", lambda: _run(arguments))
+    if plan.steps is not None and plan.steps < 2:
+        made.error("argument --steps: at least 2")
+    plan.methods = list(dict.fromkeys((*BASELINES, *plan.codec)))
+    plan.tasks = TASKS if plan.task is None else (plan.task,)
+    return conduct("make demo", lambda: _run(plan))
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _run(plan: argparse.Namespace) -> int:
     from benches.demo.picture import draw
-    from benches.demo.runner import Reporter, run
-    from benches.demo.table import print_results
-    from benches.harness import results as records
+    from benches.demo.results import comparisons, shown
+    from benches.demo.runner import run
+    from benches.harness import results
 
-    out = folder(arguments.out)
-    shown = console(stderr=arguments.json)
-    arguments.methods = list(dict.fromkeys((*BASELINES, *arguments.codec)))
-    results = run(arguments, Reporter(shown))
-    document = results.to_json()
-    records.write(document, out / "demo.json")
+    plan.out.mkdir(parents=True, exist_ok=True)  # before anything is measured
+    document = run(plan)
+    results.write(document, plan.out / "demo.json")
+    found = comparisons(document)
     for kind in ("png", "svg"):
-        draw(results, out / f"demo.{kind}")
-    if arguments.json:
-        print(records.text(document))
-    else:
-        print_results(results, shown)
-    shown.print(f"\nFigure: {out / 'demo.png'}   data: {out / 'demo.json'}", highlight=False)
+        draw(found, plan.ratio, plan.out / f"demo.{kind}")
+    print(f"\n{shown(found)}\n\nFigure: {plan.out / 'demo.png'}   data: {plan.out / 'demo.json'}")
     return 0
 
 

@@ -9,9 +9,8 @@ matplotlib.use("Agg")
 
 from matplotlib import pyplot as plt
 
-from benches.demo.results import HALF, PLAIN, Results
+from benches.demo.results import HALF, PLAIN, Comparison
 from benches.harness.theme import INK, STYLE, save
-from gradwire.cli.plan import format_rate
 
 # Okabe and Ito's palette, distinguishable for colour-blind readers; line styles and markers carry
 # the same information.
@@ -34,20 +33,18 @@ def styles(methods: list[str]) -> dict[str, dict[str, Any]]:
     return _STYLES | {method: _OTHERS[i % len(_OTHERS)] for i, method in enumerate(others)}
 
 
-def draw(results: Results, path: Path) -> None:
+def draw(comparisons: list[Comparison], ratio: float, path: Path) -> None:
     """Save held-out loss over seconds of training: a row per task, a column per link."""
-    comparisons, ratio = results.comparisons(), results.settings["ratio"]
-    rows = len({each.task for each in comparisons})
+    rows = len({each.runs[0].task for each in comparisons})
     columns = len(comparisons) // rows
-    look = styles(list(dict.fromkeys(run.method for run in results.runs)))
+    look = styles([run.method for run in comparisons[0].runs])
     with plt.rc_context({**STYLE, "font.size": 11}):
         figure, axes = plt.subplots(
             rows, columns, sharey="row", layout="constrained", squeeze=False,
             figsize=(max(4.4 * columns, 6.0), 3.2 * rows + 0.4),
         )  # fmt: skip
         for each, comparison in zip(axes.flat, comparisons, strict=True):
-            link = format_rate(comparison.rate) if comparison.rate else "loopback"
-            each.set_title(f"{comparison.task}, {link}")
+            each.set_title(comparison.where)
             for run in comparison.runs:
                 curve = [(point["seconds"], point["loss"]) for point in run.curve]
                 how = {"linewidth": 1.8, "markersize": 4, **look[run.method]}

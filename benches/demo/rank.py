@@ -21,12 +21,11 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 from benches.accuracy import run
 from benches.accuracy.run import Task
-from benches.accuracy.tasks.windows import Windows
+from benches.accuracy.tasks.text import Text
 from benches.harness.digits import Digits
 from benches.harness.rank_process import form_group
-from benches.harness.recipes import Rate, rate_for, recipe_for, scheduled
+from benches.harness.recipes import rate_for, recipe_for, scheduled
 from benches.harness.tasks import Batch, half_hook
-from benches.harness.text import TextNet, characters, python_sources
 from gradwire.cli.codecs import build
 from gradwire.schedule import Constant
 from gradwire.torch import ddp
@@ -36,31 +35,13 @@ BUCKET_MB = 1
 """The same buckets for every method: two per model, so that DDP can overlap the first with the rest
 of the backward pass."""
 EVALUATIONS = 12
-REPORTED = ("encode_ms", "exchange_ms", "decode_ms", "wait_ms", "slot_use", "residual_norm")
 
 Say = Callable[..., None]
 
 
-class Text(Windows):
-    """The text task of ``make accuracy``, with less that is held out."""
-
-    def __init__(self, ranks: int) -> None:
-        texts = python_sources()
-        super().__init__(
-            "the Python standard library's top-level modules",
-            texts,
-            characters,
-            batch=8 * ranks,
-            held_out=64,
-        )
-
-    def new(self) -> nn.Module:
-        return TextNet(self.length)
-
-
 TASKS: dict[str, Callable[[int], Task]] = {
     "digits": lambda ranks: Digits(32 * ranks),
-    "text": Text,
+    "text": lambda ranks: Text(batch=8 * ranks, held_out=64),
 }
 USUAL = {"digits": "sgd", "text": "adamw"}
 """What such models are trained with if nothing is compressed."""
@@ -82,35 +63,20 @@ class Rank:
         self._tasks: dict[str, Task] = {}
         self.versions = {"torch": torch.__version__, "simd": str(gradwire.simd_level())}
 
-    def task(self, name: str) -> Task:
-        """Return the task of that name; its data is loaded once."""
-        if name not in TASKS:
-            raise ValueError(f"unknown task {name!r}")
-        if name not in self._tasks:
-            self._tasks[name] = TASKS[name](self.ranks)
-        return self._tasks[name]
-
     def train(
-        self,
-        task: str,
-        method: str,
-        steps: int,
-        evaluate: bool,
-        ratio: float | None = None,
-        learning_rate: float | None = None,
+        self, task: str, method: str, steps: int, evaluate: bool, ratio: float
     ) -> dict[str, Any]:
         """Train from scratch, and return the record; only steps are timed, not evaluation.
 
-        The optimizer is the one recommended for the codec, the learning rate by default the
-        measured.
+        The optimizer is the one recommended for the codec, the learning rate the measured one.
         """
-        todo = self.task(task)
+        if task not in self._tasks:  # its data is loaded once
+            self._tasks[task] = TASKS[task](self.ranks)
+        todo = self._tasks[task]
         module = todo.model(0)
         codec = None if method in OWN else build(method, ratio)
         recipe = recipe_for(USUAL[task], codec)
-        rate = Rate(learning_rate or 0.0, "given")
-        if learning_rate is None:
-            rate = rate_for(task, method, codec, str(recipe))
+        rate = rate_for(task, method, codec, str(recipe))
         optimizer = recipe.optimizer(module.parameters(), rate.value)
         model = DistributedDataParallel(
             module, bucket_cap_mb=BUCKET_MB, gradient_as_bucket_view=True
@@ -126,20 +92,17 @@ class Rank:
         # In a ring, a rank sends all but its own share twice: to reduce it, and to gather it.
         dense = 2 * (self.ranks - 1) / self.ranks * parameters * torch.float32.itemsize
         sent = dense * {"none": 1.0, "bf16": 0.5}.get(method, 0.0)
-        record = {"bytes_per_step": sent, "achieved": None, "detail": {}}
+        record = {"bytes_per_step": sent, "achieved": None}
         try:
             batches = todo.batches(self.rank, self.ranks, 0)
             record |= self._train(todo, batches, model, optimizer, steps, evaluate)
             if handle is not None:
                 report = handle.report()
                 record["bytes_per_step"], record["achieved"] = report.wire_bytes, report.achieved
-                detail = {name: getattr(report, name) for name in REPORTED}
-                record["detail"] = {"codec": report.codec, **detail}
         finally:
             if handle is not None:
                 handle.detach()
         record |= {
-            "dense_bytes_per_step": dense,
             "parameters": parameters,
             "replicas_identical": self._identical(module),
             "optimizer": str(recipe),

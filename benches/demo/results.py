@@ -1,105 +1,81 @@
-"""Results of the demo, with the derived figures that its tables and figure show.
+"""Results of the demo, with the derived figures that its tables and its picture show."""
 
-Plain data without torch or processes, so that saved results can be loaded and drawn anywhere.
-"""
-
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import groupby
 from statistics import median
 from typing import Any
 
-import numpy as np
+from gradwire.cli.plan import format_rate
+from gradwire.report.text import columns, size
 
 PLAIN, HALF = "none", "bf16"
 LABELS = {PLAIN: "no compression", HALF: "bf16 hook"}
 """Names of the methods that are not presets, in tables and figures."""
 
+NOTICEABLE = 1.05
+"""On a shared machine a difference in time below this factor is noise, and counts as a draw."""
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True)
 class Run:
-    """One training run: a task, a method, a link.
+    """One training run: a task, a method, a link; `rate` is None for the loopback device.
 
-    Bytes are those that a rank sends per step: payload, of plain float32, and as counted at its
-    interface, which is None on the loopback device, as ``rate`` is. ``step_seconds`` are of rank 0,
-    without evaluation, ``compute_seconds`` of the median step without any exchange. The curve has
-    ``step``, ``seconds`` of training, ``loss`` and ``accuracy`` on held-out data. ``achieved`` is
-    entries sent over entries asked for; ``rate_source`` says where a learning rate comes from that
-    was not measured with this method.
+    The record has what `benches.demo.rank` returns, such as ``step_seconds`` of rank 0, without
+    evaluation, and the ``curve``: ``step``, ``seconds`` of training, ``loss`` and ``accuracy`` on
+    held-out data.
     """
 
     task: str
     method: str
-    steps: int
-    bytes_per_step: float
-    dense_bytes_per_step: float
-    replicas_identical: bool
-    optimizer: str = ""
-    learning_rate: float = 0.0
-    rate_source: str = ""
     rate: int | None
-    parameters: int
-    step_seconds: list[float]
-    training_loss: list[float]
-    curve: list[dict[str, float]]
-    wire_bytes_per_step: float | None
-    achieved: float | None
-    compute_seconds: float
-    detail: dict[str, Any] = field(default_factory=dict)
+    record: Mapping[str, Any]
 
     @property
     def label(self) -> str:
         return LABELS.get(self.method, self.method)
 
     @property
-    def optimizer_family(self) -> str:
-        """The optimizer without its options: "AdamW" or "SGD"."""
-        return self.optimizer.partition("(")[0]
-
-    @property
-    def compression(self) -> float:
-        """Bytes of plain float32 divided by the bytes of the method."""
-        return self.dense_bytes_per_step / self.bytes_per_step
-
-    @property
     def step(self) -> float:
         """Median seconds per step."""
-        return median(self.step_seconds)
+        seconds: list[float] = self.record["step_seconds"]
+        return median(seconds)
 
     @property
-    def seconds(self) -> float:
-        """Total training time in seconds."""
-        return sum(self.step_seconds)
+    def sent(self) -> float:
+        """Bytes that a rank sends per step: as counted at its interface, if that is its own."""
+        payload: float = self.record["bytes_per_step"]
+        counted: float | None = self.record["wire_bytes_per_step"]
+        return payload if counted is None else counted
 
-    def at_time(self, seconds: float, what: str) -> float:
-        """Return ``loss`` or ``accuracy`` at a training time, interpolated linearly."""
-        taken = [point["seconds"] for point in self.curve]
-        return float(np.interp(seconds, taken, [point[what] for point in self.curve]))
+    @property
+    def curve(self) -> list[dict[str, float]]:
+        found: list[dict[str, float]] = self.record["curve"]
+        return found
 
-    def seconds_to_loss(self, loss: float) -> float | None:
-        """Return the training time at which the held-out loss first fell to `loss`, or None."""
-        previous = self.curve[0]
+    def seconds_to_loss(self, loss: float) -> float:
+        """Return the training time at which the held-out loss first fell to `loss`, or the end."""
+        before = self.curve[0]
         for point in self.curve:
             if point["loss"] <= loss:
-                fall = previous["loss"] - point["loss"]
-                part = (previous["loss"] - loss) / fall if fall > 0 else 1.0
-                return previous["seconds"] + part * (point["seconds"] - previous["seconds"])
-            previous = point
-        return None
+                fall = before["loss"] - point["loss"]
+                part = (before["loss"] - loss) / fall if fall > 0 else 1.0
+                return before["seconds"] + part * (point["seconds"] - before["seconds"])
+            before = point
+        return before["seconds"]
 
 
 @dataclass(frozen=True)
 class Comparison:
     """All methods on one task over one link."""
 
-    task: str
     title: str
-    rate: int | None
     runs: list[Run]
 
     @property
-    def equal_time(self) -> float:
-        """Training time of the fastest method in seconds, at which all methods are compared."""
-        return min(run.seconds for run in self.runs)
+    def where(self) -> str:
+        rate = self.runs[0].rate
+        return f"{self.runs[0].task}, {format_rate(rate) if rate else 'loopback'}"
 
     @property
     def equal_loss(self) -> float:
@@ -108,37 +84,61 @@ class Comparison:
 
     def reached(self, run: Run) -> float:
         """Return the seconds until a run reached the loss that all runs reached; never zero."""
-        seconds = run.seconds_to_loss(self.equal_loss)
-        return max(run.seconds if seconds is None else seconds, 1e-9)
+        return max(run.seconds_to_loss(self.equal_loss), 1e-9)
 
-    def speed_up(self, run: Run, over: str) -> float | None:
-        """Return how many times shorter a step is than with the other method."""
-        return next((each.step / run.step for each in self.runs if each.method == over), None)
+    def table(self) -> str:
+        """Return the figures of all methods."""
+        runs, plain = self.runs, self.runs[0]
+        rates = [f"{run.record['learning_rate']:g}" for run in runs]
+        sources = [run.record["rate_source"] for run in runs]
+        table = {
+            "method": [run.label for run in runs],
+            "ms per step": [f"{1e3 * run.step:.1f}" for run in runs],
+            "sent per step": [size(run.sent) for run in runs],
+            "speed": [f"{plain.step / run.step:.2f}x" for run in runs],
+            "loss": [f"{run.curve[-1]['loss']:.3f}" for run in runs],
+            "acc. %": [f"{100 * run.curve[-1]['accuracy']:.1f}" for run in runs],
+            f"s to {self.equal_loss:.3f}": [f"{self.reached(run):.1f}" for run in runs],
+            "optimizer, rate": [
+                f"{run.record['optimizer']}, {rate}{f' ({source})' if source else ''}"
+                for run, rate, source in zip(runs, rates, sources, strict=True)
+            ],
+        }
+        return "\n".join([f"{self.title}, {self.where}", *columns(table, {"method"})])
+
+    def verdict(self) -> str:
+        """Return in a sentence whether compression pays, by the seconds to the same loss."""
+        ours = [run for run in self.runs if run.method not in LABELS]
+        rival = min((run for run in self.runs if run.method in LABELS), key=self.reached)
+        if not ours:
+            return f"{self.where}: {rival.label} is the faster one."
+        best = min(ours, key=self.reached)
+        own, other = self.reached(best), self.reached(rival)
+        pays = "compression does not pay" if other / own <= 1 / NOTICEABLE else "a draw"
+        if other / own >= NOTICEABLE:
+            pays = "compression pays"
+        return (
+            f"{self.where}: {pays}: {best.label} reaches loss {self.equal_loss:.3f} after "
+            f"{own:.1f} s, {rival.label} after {other:.1f} s; its steps are "
+            f"{rival.step / best.step:.1f}x as fast."
+        )
 
 
-@dataclass(frozen=True)
-class Results:
-    """Everything measured by one run of the demo, with the circumstances."""
+def comparisons(document: Mapping[str, Any]) -> list[Comparison]:
+    """Return the runs of a document grouped by task and link, in the order in which they ran."""
+    runs = [Run(each["task"], each["method"], each["rate"], each) for each in document["runs"]]
+    groups = groupby(runs, key=lambda run: (run.task, run.rate))
+    return [
+        Comparison(document["tasks"][task]["title"], list(group)) for (task, _), group in groups
+    ]
 
-    settings: dict[str, Any]
-    machine: dict[str, Any]
-    versions: dict[str, str]
-    tasks: dict[str, dict[str, Any]]
-    runs: list[Run]
-    link: dict[str, Any]  # shaped, why_not
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain lists, dicts, strings and numbers, derived figures included."""
-        plain = {"schema": 1, **asdict(self)}
-        for saved, run in zip(plain["runs"], self.runs, strict=True):
-            saved["compression"] = run.compression
-            saved |= {"median_step_seconds": run.step, "seconds": run.seconds}
-        return plain
-
-    def comparisons(self) -> list[Comparison]:
-        """Return the runs grouped by task and link, in the order in which they ran."""
-        groups = groupby(self.runs, key=lambda run: (run.task, run.rate))
-        return [
-            Comparison(task, self.tasks[task]["title"], rate, list(runs))
-            for (task, rate), runs in groups
-        ]
+def shown(found: list[Comparison]) -> str:
+    """Return tables, what they show, and whether all replicas are equal."""
+    runs = [run for each in found for run in each.runs]
+    broken = [f"{e.task}/{e.method}" for e in runs if not e.record["replicas_identical"]]
+    end = "In every run, all ranks ended with bit-identical models."
+    if broken:
+        end = f"WARNING: the ranks' models differ after {', '.join(broken)}. Please report this."
+    lines = [*(each.verdict() for each in found), end]
+    return "\n\n".join([*(each.table() for each in found), "\n".join(f"* {x}" for x in lines)])

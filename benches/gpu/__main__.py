@@ -64,8 +64,7 @@ def _say(what: str) -> None:
 
 HEADINGS = ("", "device", "/ copy", "sent", "bits/sent", "setting")
 TITLES = {
-    "aims": "Aims: encode, ratio 0.01",
-    "contest": "Encode with a residual, ratio 0.001",
+    "aims": "Encode with a residual, ratio 0.01",
     "receive": "Decode and add, ratio 0.01",
     "presets": "Every preset",
 }

@@ -6,7 +6,6 @@ written down.
 """
 
 import hashlib
-import itertools
 import os
 import re
 import traceback
@@ -27,7 +26,7 @@ from benches.compare.contestants import PEERS, Contestant, TorchTopK, call, grad
 from benches.compare.timing import Clock, Tick, in_turn, interleave
 from benches.harness import results
 from gradwire.presets import PRESETS
-from gradwire.quantize import BFloat16, Lossless
+from gradwire.quantize import Lossless
 from gradwire.torch.backends.cuda.encoding import ADD
 from gradwire.torch.backends.cuda.operators import EncodePlan, operators, takes
 from gradwire.torch.backends.cuda.states import DeviceState, on_device
@@ -82,25 +81,14 @@ class Kernels(Contestant):
 
     make: ClassVar[Callable[[int], gradwire.Codec]]
 
-    def __init__(
-        self, numel: int, ratio: float, device: str, numels: Sequence[int] | None = None
-    ) -> None:
+    def __init__(self, numel: int, ratio: float, device: str) -> None:
         super().__init__(numel, ratio)
-        self.numels = [numel] if numels is None else list(numels)
         self.device = torch.device(device, 0) if device == "cuda" else torch.device(device)
-        self.codecs = [type(self).make(each) for each in self.numels]
-        left = [codec for codec in self.codecs if not takes(codec)]
-        if left:
-            raise NotImplementedError(f"kernels do not take {left[0]!r}")
-        self.states = [
-            DeviceState(codec, each, name=f"w{i}")
-            for i, (codec, each) in enumerate(zip(self.codecs, self.numels, strict=True))
-        ]
-        stops = list(itertools.accumulate(self.numels))
-        self.ends = [
-            end for stop, n in zip(stops, self.numels, strict=True) for end in (stop - n, stop)
-        ]
-        self.plan = EncodePlan(self.codecs, self.ends, torch.empty(0, device=self.device))
+        self.codec = type(self).make(numel)
+        if not takes(self.codec):
+            raise NotImplementedError(f"kernels do not take {self.codec!r}")
+        self.states = [DeviceState(self.codec, numel, name="w")]
+        self.plan = EncodePlan([self.codec], [0, numel], torch.empty(0, device=self.device))
         self.room = torch.empty(sum(self.plan.most), dtype=torch.uint8, device=self.device)
 
     def encode(self, gradient: Any) -> Wire:
@@ -108,23 +96,17 @@ class Kernels(Contestant):
             table = self.plan.encode(gradient, self.plan.most, self.plan.shared, 1.0, self.room)
         return self.room, table
 
-    def frames(self, wire: Wire) -> list[bytes]:
-        sizes = wire[1][:, NBYTES].tolist()
-        whole = wire[0][: sum(sizes)].cpu().numpy().tobytes()
-        stops = itertools.accumulate(sizes)
-        return [whole[stop - size : stop] for stop, size in zip(stops, sizes, strict=True)]
+    def frame(self, wire: Wire) -> bytes:
+        return wire[0][: int(wire[1][0, NBYTES])].cpu().numpy().tobytes()
 
     def check(self, gradient: Tensor) -> None:
-        """Encode a first step, and compare the frames with the core's."""
-        host = gradient.cpu().numpy()
-        frames = self.frames(self.encode(gradient))
-        for i, (codec, frame) in enumerate(zip(self.codecs, frames, strict=True)):
-            if isinstance(codec.quantize, Lossless):
-                codec = codec.replace(quantize=codec.quantize.plain)
-            state = codec.init_state(self.numels[i], name=f"w{i}")
-            begin, end = self.ends[2 * i : 2 * i + 2]
-            if frame != bytes(codec.encode(host[begin:end], state)):
-                raise WrongBytesError(f"parameter {i} of {len(frames)}: {codec!r}")
+        """Encode a first step, and compare the frame with the core's."""
+        frame, codec = self.frame(self.encode(gradient)), self.codec
+        if isinstance(codec.quantize, Lossless):
+            codec = codec.replace(quantize=codec.quantize.plain)
+        state = codec.init_state(self.numel, name="w")
+        if frame != bytes(codec.encode(gradient.cpu().numpy(), state)):
+            raise WrongBytesError(repr(codec))
 
     def decode_add(self, wire: Wire, out: Any) -> None:
         raise NotImplementedError  # the section `receive` times it by itself
@@ -144,30 +126,19 @@ def contestant(name: str, setting: str, make: Callable[[int], gradwire.Codec]) -
     return type(name, (Kernels,), {"name": name, "setting": setting, "make": staticmethod(make)})
 
 
-RATIO, RECEIVED = 0.001, 0.01
+RATIO = 0.01
 FRAMES = 8
 TOGETHER = 4  # presets at a time: each keeps a few times the memory of the tensor
 
-OURS = tuple(
-    contestant(f"gradwire {name}", setting, make)
-    for name, setting, make in (
-        ("topk", "exact, float32 values", lambda _: gradwire.topk(ratio=RATIO)),
-        ("sidco", "generalized Pareto, adaptive stages", lambda _: gradwire.sidco(ratio=RATIO)),
-        ("dense bf16", "every entry as bfloat16; no residual",
-         lambda _: gradwire.dense(quantize=BFloat16())),
-    )
-)  # fmt: skip
 Failed = dict[str, str]
 
-
-AIMED = 0.01
 AIMS: dict[type[Kernels], tuple[float, int]] = {
-    contestant("topk", "float32, residual", lambda _: gradwire.topk(ratio=AIMED)): (1.8, 12),
-    contestant("sidco", "float32, residual", lambda _: gradwire.sidco(ratio=AIMED)): (2.2, 12),
+    contestant("topk", "float32, residual", lambda _: gradwire.topk(ratio=RATIO)): (1.8, 12),
+    contestant("sidco", "float32, residual", lambda _: gradwire.sidco(ratio=RATIO)): (2.2, 12),
     contestant(
         "adam",
         "topk, float32, residual and second moment",
-        lambda _: gradwire.topk(ratio=AIMED, memory=gradwire.memory.AdamCorrection()),
+        lambda _: gradwire.topk(ratio=RATIO, memory=gradwire.memory.AdamCorrection()),
     ): (2.6, 20),
 }
 """How many copies an encode may take, and the bytes that its read of every entry loads and stores,
@@ -179,20 +150,18 @@ def steps(setup: Setup, numel: int) -> list[Tensor]:
     return [torch.from_numpy(each).to(setup.device) for each in drawn]
 
 
-def contest(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
-    """Encodes with a residual, ours and what torch has."""
-    given = steps(setup, setup.numel)
-    return race(setup, [*OURS, *PEERS], given, tick, failed) | {"ratio": RATIO}
-
-
 def aims(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
-    """Encodes with their aims, and how long the read of every entry takes at least by its bytes."""
-    found = race(setup, list(AIMS), steps(setup, setup.numel), tick, failed)
+    """Encodes with a residual, ours with their aims, and what torch has.
+
+    The read of every entry takes at least as long as its bytes.
+    """
+    found = race(setup, [*AIMS, *PEERS], steps(setup, setup.numel), tick, failed)
     by_name = {kind.name: aim for kind, aim in AIMS.items()}
     for row in found["rows"]:
-        copies, nbytes = by_name[row["name"]]
-        row |= {"aim": copies, "bytes_per_entry": nbytes, "copies_by_bytes": nbytes / 8}
-    return {**found, "ratio": AIMED}
+        if row["name"] in by_name:
+            copies, nbytes = by_name[row["name"]]
+            row |= {"aim": copies, "bytes_per_entry": nbytes, "copies_by_bytes": nbytes / 8}
+    return {**found, "ratio": RATIO}
 
 
 def presets(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
@@ -214,9 +183,9 @@ def receive(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
     """Decode and add: one frame, several, and the entries of one in torch."""
     numel = setup.numel
     given = steps(setup, numel)[0]
-    sent = TorchTopK(numel, RECEIVED, setup.device)
+    sent = TorchTopK(numel, RATIO, setup.device)
     entries = sent.encode(given)
-    codec = gradwire.topk(ratio=RECEIVED, memory=gradwire.memory.NoMemory())
+    codec = gradwire.topk(ratio=RATIO, memory=gradwire.memory.NoMemory())
     host = given.cpu().numpy()
     frames = [
         torch.frombuffer(bytearray(bytes(codec.encode(rolled))), dtype=torch.uint8).to(setup.device)
@@ -241,7 +210,7 @@ def receive(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
         expected = gradwire.decode(frames[0].cpu().numpy())
         if not np.array_equal(out.cpu().numpy(), expected):
             raise WrongBytesError("a decoded frame")
-    return {**_timed(setup, works, given), "numel": numel, "ratio": RECEIVED}
+    return {**_timed(setup, works, given), "numel": numel, "ratio": RATIO}
 
 
 def race(
@@ -255,7 +224,6 @@ def race(
             entrant = kind(numel, RATIO, setup.device)
             if isinstance(entrant, Kernels):
                 entrant.check(given[0])
-            entrant.settle(given[0])
             entrants[kind.name] = entrant
 
     works = {name: in_turn(entrant.encode, given) for name, entrant in entrants.items()}
@@ -302,7 +270,6 @@ def guarded(failed: Failed, name: str) -> Iterator[None]:
 
 SECTIONS: dict[str, Callable[[Setup, Tick, Failed], dict[str, Any]]] = {
     "aims": aims,
-    "contest": contest,
     "receive": receive,
     "presets": presets,
 }

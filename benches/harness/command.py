@@ -1,32 +1,22 @@
-"""Frame of every command that trains: check libraries, open a console, report errors."""
+"""Frame of every command that trains: check libraries, report errors, show progress."""
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
-import math
 import signal
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from types import FrameType
 
-    from rich.console import Console
-
 INTERRUPTED = 130
 """Exit status, as a shell has it for a command that Ctrl-C ended."""
 
 # Everything needed beyond numpy, checked before anything starts: import name, package name.
-_NEEDS = {"torch": "torch", "sklearn": "scikit-learn", "rich": "rich", "matplotlib": "matplotlib"}
-
-
-class OutputError(Exception):
-    """Results cannot be written; the message is meant for the user."""
+_NEEDS = {"torch": "torch", "sklearn": "scikit-learn", "matplotlib": "matplotlib"}
 
 
 @contextmanager
@@ -41,33 +31,6 @@ def terminate_as_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def folder(path: Path) -> Path:
-    """Create the folder for the results, before anything is measured, or raise OutputError."""
-    if path.exists() and not path.is_dir():
-        raise OutputError(f"--out {path} is not a folder; name one, it need not exist yet")
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        # Permissions are not enough: the file system may be read-only.
-        with tempfile.TemporaryFile(dir=path):
-            pass
-    except OSError as error:
-        raise OutputError(f"cannot write to --out {path}: {error.strerror}") from None
-    return path
-
-
-def learning_rate(text: str) -> float:
-    """Parse a learning rate."""
-    try:
-        rate = float(text)
-    except ValueError:
-        rate = 0.0
-    if not 0.0 < rate < math.inf:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a learning rate: give a number above 0, such as 0.002"
-        )
-    return rate
 
 
 def _missing() -> list[str]:
@@ -91,7 +54,7 @@ def conduct(
     from benches.harness.link import LinkUnavailableError
     from benches.harness.processes import RankError
 
-    expected: tuple[type[Exception], ...] = (OutputError, RankError, *errors)
+    expected: tuple[type[Exception], ...] = (RankError, *errors)
     try:
         with terminate_as_interrupt():
             return what()
@@ -113,14 +76,6 @@ def conduct(
     except KeyboardInterrupt:
         print(f"{command}: interrupted; {interrupted}", file=sys.stderr)
         return INTERRUPTED
-
-
-def console(*, stderr: bool) -> Console:
-    """Return the console for tables and progress, 120 columns wide if it is no terminal."""
-    from rich.console import Console
-
-    made = Console(stderr=stderr)
-    return made if made.is_terminal else Console(stderr=stderr, width=120)
 
 
 def progress(text: str) -> None:

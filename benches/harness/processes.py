@@ -209,14 +209,13 @@ class Ranks:
 
 @contextlib.contextmanager
 def joined(
-    ranks: int, module: str, *, loopback: bool = False, silence: float = 900.0, **options: Any
+    ranks: int, module: str, *, silence: float = 900.0, **options: Any
 ) -> Iterator[tuple[Ranks, str | None]]:
-    """Start so many ranks of a thread each over a link, and end them with the block.
+    """Start so many ranks, of a thread each unless told otherwise, and end them with the block.
 
     Beside them comes why the link cannot be shaped: the ranks then use the loopback device.
     """
-    made: tuple[Link, str | None] = (Link(), "not asked for") if loopback else open_link(ranks)
-    link, why_not = made
+    link, why_not = open_link(ranks)
     with link:
         if link.shaped:
             link.set_rate(UNSHAPED)

@@ -3,7 +3,7 @@
 Times steps of real processes over shaped links, and multiplies by the steps that recorded curves
 of training take, among them those of `make accuracy`. All that is finished is kept in a file, and
 the same command goes on where it was interrupted. About an hour on two cores that do nothing else,
-as root or where user namespaces are allowed; with --quick at most five minutes.
+as root or where user namespaces are allowed.
 """
 
 import argparse
@@ -21,12 +21,11 @@ from benches.harness.processes import Ranks, joined
 from benches.harness.results import Store
 
 from . import show
-from .plan import DENSE, LARGE, SECTIONS, Cell, Plan, contestants, quick
+from .plan import DENSE, LARGE, SECTIONS, Cell, Plan, contestants
 from .reading import cell_key, timed_cells
 from .show import Findings
 
 RESULTS = results.FOLDER / "study.jsonl"
-QUICK = results.FOLDER / "study-quick.jsonl"
 PLENTY = 4.0
 """Seconds after which a contestant that has had two turns takes no more."""
 MEMORY = 5e9
@@ -42,14 +41,12 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     # fmt: off
-    parser.add_argument("--quick", action="store_true", help="25 M parameters and the clicks, "
-                        "three links, two ranks, one seed, three turns")
     parser.add_argument("--only", nargs="+", choices=SECTIONS, metavar="MODEL",
                         help=f"of {', '.join(SECTIONS)}")
     parser.add_argument("--data", type=Path, metavar="DIR",
                         help="folder with the four files of Fashion-MNIST")
     parser.add_argument("--results", type=Path, metavar="FILE", help="what is finished (default: "
-                        "benches/results/study.jsonl, or study-quick.jsonl)")
+                        "benches/results/study.jsonl)")
     parser.add_argument("--out", type=Path, default=Path("study-results"), metavar="DIR",
                         help="folder of tables and map (default: %(default)s)")
     parser.add_argument("--publish", action="store_true",
@@ -64,10 +61,10 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
 
 def main(given: list[str] | None = None) -> int:
     chosen = arguments(given)
-    plan = quick() if chosen.quick else Plan()
+    plan = Plan()
     if chosen.only:
         plan = replace(plan, sections=tuple(name for name in SECTIONS if name in chosen.only))
-    kept = Store(chosen.results or (QUICK if chosen.quick else RESULTS))
+    kept = Store(chosen.results or RESULTS)
     return conduct(
         "make study",
         lambda: run(plan, kept, chosen),
@@ -88,7 +85,7 @@ def run(plan: Plan, kept: Store, chosen: argparse.Namespace) -> int:
             print(f"\n{text}\nWritten to {chosen.out}: study.md, {show.FIGURE}")
     if chosen.publish:
         # What a command was asked to make does not count: the page depends on the data alone.
-        show.publish(Findings.of(quick() if chosen.quick else Plan(), kept))
+        show.publish(Findings.of(Plan(), kept))
     return 0
 
 

@@ -80,7 +80,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure; figures of a short run are never taken for those of a long one."""
+    """What to measure."""
 
     sections: Sequence[str] = tuple(SECTIONS)
     links: Sequence[int | None] = LINKS
@@ -88,7 +88,6 @@ class Plan:
     trained_ranks: Sequence[int] = (2, 4)
     seeds: int = 3
     turns: int = 9
-    quick: bool = False
 
     def cells(self) -> list[Cell]:
         return [
@@ -101,12 +100,6 @@ class Plan:
     def trained(self) -> Iterator[str]:
         """Yield the sections that have curves."""
         return (section for section in self.sections if section != LARGE)
-
-
-def quick(sections: Sequence[str] = (LARGE, "clicks")) -> Plan:
-    """Return a plan of some minutes on two cores that do nothing else."""
-    links = (100_000_000, 1_000_000_000, None)
-    return Plan(sections, links, (2,), (2,), seeds=1, turns=3, quick=True)
 
 
 def contestants(section: str) -> list[tuple[str, str, float | None]]:

@@ -63,8 +63,7 @@ class Findings:
             each["load"][0][0] > LOADED * each["machine"]["cores"] for each in self.cells.values()
         ]
         cells = len(self.plan.cells()) - len(self.cells)
-        parts = ["short run"] * self.plan.quick
-        parts += ["on a machine that was also doing other work"] * any(loads)
+        parts = ["on a machine that was also doing other work"] * any(loads)
         parts += [f"missing: {cells} cells"] * bool(cells)
         return "; ".join(parts)
 

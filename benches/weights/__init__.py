@@ -1,1 +1,1 @@
-"""Weights, checkpoints and activations in fewer bits: ``make weights``."""
+"""Weights and checkpoints in fewer bits: ``make weights``."""

@@ -14,7 +14,7 @@ from matplotlib import pyplot as plt
 from benches.harness import pages, results
 from benches.harness.theme import STYLE, save
 
-from . import activations, files, kernel, losses
+from . import files, kernel, losses
 from .losses import BUDGET, FLOAT, PLAIN, RANGE, SEQUENTIAL, USUAL, ZERO, Calibrated, Nearest
 
 Document = Mapping[str, Any]
@@ -215,10 +215,7 @@ def blocks(document: Document, part: str) -> dict[tuple[Path, str], str]:
         shown = {
             (page, "speeds"): [files.speed_table(document["speeds"]), source],
             (page, "sizes"): [files.size_table(document["sizes"]), source],
-            (DOCS / "activations-measured.md", "kept"): [
-                activations.table(document["activations"]), source
-            ],
-        }  # fmt: skip
+        }
     elif part == "quantize":
         picture = "![Loss against bits per weight](quantize.svg)"
         shown = {(MEASURED, "which method"): [choice(document), picture, source]}
@@ -237,7 +234,9 @@ def blocks(document: Document, part: str) -> dict[tuple[Path, str], str]:
 
 def publish(document: Document, part: str) -> None:
     """Write the data of a part, its blocks of the pages and its picture."""
-    results.write(document, results.FOLDER / f"{part}.json")
+    path = results.FOLDER / f"{part}.json"
+    # The figures of programs that are archived stay.
+    results.write({**results.read(path), **document}, path)
     for (page, name), block in blocks(document, part).items():
         pages.replace(page, name, block)
     if part in losses.KINDS:

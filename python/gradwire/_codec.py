@@ -4,8 +4,8 @@ import dataclasses
 import importlib
 import sys
 import warnings
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack, get_args
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack
 
 from numpy import ndarray
 
@@ -93,10 +93,8 @@ class Codec(Part):
     def __post_init__(self) -> None:
         for name, base in _PARTS.items():
             check_part(name, getattr(self, name), base)
-        _validate.choice("indices", self.indices, get_args(IndexCoding))
-        self.exchange.check(self.sparsify, self.quantize)
-        self.exchange.check_memory(self.memory)
-        self.exchange.check_range(self.quantize, self.memory)
+        super().__post_init__()
+        self.exchange.check(self.sparsify, self.quantize, self.memory)
         self.quantize.check(self.sparsify)
         if self.memory.keeps:
             self.quantize.check_feedback()
@@ -324,33 +322,6 @@ class Codec(Part):
             return frame
         return self._encode_at(x, state, positions)
 
-    def encode_at_into(
-        self,
-        x: "NDArray[Any]",
-        state: State | None,
-        positions: "NDArray[np.uint32]",
-        out: "bytearray | memoryview | NDArray[np.uint8]",
-    ) -> int:
-        """Encode at the start of a buffer of the caller, and return the number of bytes written.
-
-        Otherwise like `encode_at`. The rest of ``out`` is unchanged.
-
-        Parameters
-        ----------
-        out : numpy.ndarray
-            uint8, writable, C-contiguous, sharing no memory with ``x`` or ``positions``, and long
-            enough: else a ValueError or TypeError. Nothing is trimmed, and the state is unchanged.
-        """
-        if self._open:
-            self._check_shape(x)
-        held = state if type(state) is State else on_host(state)
-        kept: list[Any] = [None]
-        try:
-            return self._codec.encode_at_into(x, held, positions, out, kept=kept)
-        except BaseException as error:
-            self._codec.retract(held, error, kept)
-            raise
-
     def preview(self, x: "NDArray[Any]", state: State | None = None) -> "NDArray[np.float32]":
         """Return what the sparsifier would see in the next `encode`: the sum of ``x`` and memory.
 
@@ -384,13 +355,10 @@ class Codec(Part):
         TypeError
             Not a state.
         """
-        held = state if type(state) is State else on_host(state)
-        kept: list[Any] = [None]
-        try:
-            return self._codec.flush(held, kept)
-        except BaseException as error:
-            self._codec.retract(held, error, kept)
-            raise
+        frame: _native.Frame = self._transaction(
+            lambda x, held, kept: self._codec.flush(held, kept), None, state
+        )
+        return frame
 
     def max_encoded_len(self, numel: int) -> int:
         """Return an upper bound on the frames of a tensor.
@@ -408,64 +376,43 @@ class Codec(Part):
         return self._encoder.max_encoded_len(_numel(numel))
 
     def _encode(
-        self,
-        x: Any,
-        state: State | None,
-        max_nbytes: int | None,
-        bfloat16: bool = False,
+        self, x: Any, state: State | None, max_nbytes: int | None, bfloat16: bool = False
     ) -> _native.Frame:
         """Encode a numpy array, or the array that shares the memory of a torch tensor."""
-        if max_nbytes is not None:
-            max_nbytes = _validate.integer("max_nbytes", max_nbytes, low=0)
-        if self._open:
-            self._check_shape(x)
-        held = state if type(state) is State else on_host(state)
-        kept: list[Any] = [None]
-        try:
-            return self._encoder.encode(x, held, max_nbytes, bfloat16, kept)
-        except BaseException as error:
-            self._codec.retract(held, error, kept)
-            raise
+        most = _limit(max_nbytes)
+        frame: _native.Frame = self._transaction(self._encoder.encode, x, state, most, bfloat16)
+        return frame
 
     def _encode_into(
-        self,
-        x: Any,
-        state: State | None,
-        out: Any,
-        max_nbytes: int | None,
-        bfloat16: bool = False,
+        self, x: Any, state: State | None, out: Any, max_nbytes: int | None, bfloat16: bool = False
     ) -> int:
-        if max_nbytes is not None:
-            max_nbytes = _validate.integer("max_nbytes", max_nbytes, low=0)
-        if self._open:
-            self._check_shape(x)
-        held = state if type(state) is State else on_host(state)
-        kept: list[Any] = [None]
-        try:
-            return self._encoder.encode_into(x, held, out, max_nbytes, bfloat16, kept)
-        except BaseException as error:
-            self._codec.retract(held, error, kept)
-            raise
+        most, into = _limit(max_nbytes), self._encoder.encode_into
+        nbytes: int = self._transaction(into, x, state, out, most, bfloat16)
+        return nbytes
 
     def _encode_at(
         self, x: Any, state: State | None, positions: Any, bfloat16: bool = False
     ) -> _native.Frame:
-        if self._open:
-            self._check_shape(x)
-        held = state if type(state) is State else on_host(state)
-        kept: list[Any] = [None]
-        try:
-            return self._codec.encode_at(x, held, positions, bfloat16=bfloat16, kept=kept)
-        except BaseException as error:
-            self._codec.retract(held, error, kept)
-            raise
+        at = self._codec.encode_at
+        frame: _native.Frame = self._transaction(at, x, state, positions, None, bfloat16, False)
+        return frame
 
-    def _check_shape(self, x: object) -> None:
-        if getattr(x, "ndim", 1) > 1:
+    def _transaction(
+        self, act: Callable[..., Any], x: Any, state: State | None, *options: Any
+    ) -> Any:
+        """Encode with the core; until its result is here, any exception undoes the encode."""
+        if self._open and getattr(x, "ndim", 1) > 1:
             raise ValueError(
                 f"{self!r} has options that depend on the shape of the tensor; encode with "
                 f"codec.for_shape({tuple(getattr(x, 'shape', ()))}), or pass a flat tensor"
             )
+        held = state if type(state) is State else on_host(state)
+        kept: list[Any] = [None]
+        try:
+            return act(x, held, *options, kept)
+        except BaseException as error:
+            self._codec.retract(held, error, kept)
+            raise
 
     def get_config(self) -> dict[str, Any]:
         """Return the codec as a plain, JSON-able dict, for `from_config`."""
@@ -503,16 +450,11 @@ def _tensors(x: object) -> Any:
 
 
 def _caller() -> int:
-    # The first stack frame outside the package: the caller of a preset, or of Codec.
-    depth = 1
-    while True:
-        try:
-            module = sys._getframe(depth + 1).f_globals.get("__name__", "")
-        except ValueError:
-            return depth
-        if not module.startswith("gradwire.") and module != "gradwire":
-            return depth + 1
-        depth += 1
+    """Return the depth of the first stack frame outside the package: that of a preset's caller."""
+    frame, depth = sys._getframe(1), 1
+    while frame.f_globals.get("__name__", "").partition(".")[0] == "gradwire" and frame.f_back:
+        frame, depth = frame.f_back, depth + 1
+    return depth
 
 
 def _part(name: str, config: Any) -> Any:
@@ -523,6 +465,10 @@ def _part(name: str, config: Any) -> Any:
     if name in _FROM_OUTSIDE and isinstance(config, dict) and config.get("kind") not in kinds:
         _plugins.search(config.get("kind"), kinds)
     return part_from_config(name, config, kinds)
+
+
+def _limit(max_nbytes: int | None) -> int | None:
+    return None if max_nbytes is None else _validate.integer("max_nbytes", max_nbytes, low=0)
 
 
 def _numel(value: object) -> int:

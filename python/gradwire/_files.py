@@ -1,7 +1,6 @@
 """Files: read up to a limit, and written completely or not at all."""
 
 import contextlib
-import errno
 import json
 import os
 import re
@@ -20,35 +19,19 @@ if sys.platform != "win32":
     import fcntl
 
 
-def standard_input() -> BinaryIO:
-    """Return the bytes of standard input; raise an OSError if the process has none (``<&-``)."""
-    if sys.stdin is None:
-        raise OSError(errno.EBADF, "standard input is closed")
-    return sys.stdin.buffer
+def read_json(path: str | os.PathLike[str], most: int) -> Any:
+    """Read a JSON file, of which no more than ``most`` bytes, a multiple of 1 MiB, are read.
 
-
-def read_text(path: str | os.PathLike[str], most: int) -> str:
-    """Read a file of UTF-8, or standard input if its name is ``-``.
-
-    No more than ``most`` bytes, a multiple of 1 MiB, are read or kept in memory. Raises a
-    ValueError if the file has more, or is not UTF-8.
+    Raises a ValueError if it has more, is invalid, not UTF-8, or too deeply nested.
     """
-    with contextlib.ExitStack() as stack:
-        standard = path == "-"
-        source = standard_input() if standard else stack.enter_context(open(path, "rb"))
-        data = source.read(most + 1)
+    with open(path, "rb") as file:
+        data = file.read(most + 1)
     if len(data) > most:
         raise ValueError(f"it has more than {most >> 20} MiB")
     try:
-        return data.decode("utf-8")
+        return json.loads(data.decode("utf-8"))
     except UnicodeDecodeError:
         raise ValueError("it is not UTF-8 text") from None
-
-
-def read_json(path: str | os.PathLike[str], most: int) -> Any:
-    """Read a JSON file with `read_text`; raise a ValueError if invalid or too deeply nested."""
-    try:
-        return json.loads(read_text(path, most))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
@@ -129,3 +112,19 @@ def write(path: str | os.PathLike[str], data: str | bytes) -> None:
     """Write a file, text in UTF-8; see `replacing`."""
     with replacing(path) as file:
         file.write(data.encode() if isinstance(data, str) else data)
+
+
+_BEGINNINGS = (
+    (b"\x80", "a pickle: convert it with safetensors.torch.save_file"),
+    (b"PK\x03\x04", "a pickle of torch.save: convert it with safetensors.torch.save_file"),
+    (b"GGUF", "a GGUF file: take the safetensors files that it was made from"),
+    (b"version https://git-lfs", "a pointer of git-lfs: fetch the file with git lfs pull"),
+    (b"{", "JSON: the index of a sharded checkpoint is named *.safetensors.index.json"),
+    (b"<", "a page of HTML, as a failed download leaves it: download the file again"),
+)
+
+
+def word_for(head: bytes) -> str | None:
+    """Return what is no safetensors file, by its first bytes, and what to do with it."""
+    begun = head.lstrip(b" \n")
+    return next((word for beginning, word in _BEGINNINGS if begun.startswith(beginning)), None)

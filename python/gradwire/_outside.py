@@ -4,10 +4,11 @@ The compiled codec calls an adapter of a quantizer in each encode; a sparsifier 
 reader of a frame, the compiled one too, looks the quantizer up by the kind in the frame.
 """
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +17,6 @@ from gradwire import _native, _plugins, _validate
 from gradwire.errors import CorruptFrameError, PluginError, UnsupportedFrameError
 from gradwire.extension import Quantizer, Sparsifier
 from gradwire.state import on_host
-
-T = TypeVar("T")
 
 QUANTIZER = "quantizer"  # what errors call it
 
@@ -103,23 +102,11 @@ class Values:
         values.flags.writeable = False
         # Different on every rank, whose states have other streams.
         key = _seed(f"{stream} {step} {name or ''}", b"rounding")
-        data = self._run("encode", lambda: self._bytes(values, step, key))
-        return data, self._run("decode", lambda: _values(type(self._part), data, values.size))
-
-    def _run(self, method: str, call: Callable[[], T]) -> T:
-        """Call a method of the part, and attribute its exceptions to the part."""
-        try:
-            return call()
-        except MemoryError:
-            raise
-        except Exception as error:
-            reason = f"raised {type(error).__name__}: {error}"
-            raise PluginError(
-                self.name,
-                type(self._part).__module__,
-                f"{method} {error if isinstance(error, _Unusable) else reason}",
-                QUANTIZER,
-            ) from error
+        kind = type(self._part)
+        with _blame(kind, "encode"):
+            data = self._bytes(values, step, key)
+        with _blame(kind, "decode"):
+            return data, _values(kind, data, values.size)
 
     def _bytes(self, values: NDArray[np.float32], step: int, key: int) -> bytes:
         code: Any = self._part.encode(values, step=step, key=key)
@@ -147,26 +134,31 @@ def read_values(kind: str, data: bytes, count: int) -> NDArray[np.float32]:
     cls = kinds.get(kind)
     if cls is None or not issubclass(cls, Quantizer):
         raise UnsupportedFrameError(QUANTIZER, kind)
-    try:
+    with _blame(cls, "decode", reading=True):
         return _values(cls, data, count)
-    except MemoryError:
-        raise
-    except _WrongType as error:
-        raise PluginError(cls.kind, cls.__module__, f"decode {error}", QUANTIZER) from error
-    except _Unusable as error:
-        raise CorruptFrameError(f"quantizer {cls.kind!r}: decode {error}") from error
-    except Exception as error:
-        raise CorruptFrameError(
-            f"quantizer {cls.kind!r} cannot read its section: {type(error).__name__}: {error}"
-        ) from error
 
 
 class _Unusable(Exception):
-    """A method returned a value that cannot be used."""
+    """What a method returned cannot be used; no data is at fault if its type is wrong."""
+
+    def __init__(self, words: str, *, wrong_type: bool = False) -> None:
+        super().__init__(words)
+        self.wrong_type = wrong_type
 
 
-class _WrongType(_Unusable):
-    """Its type is wrong, so that the data cannot be at fault."""
+@contextlib.contextmanager
+def _blame(cls: type[Quantizer], method: str, *, reading: bool = False) -> Iterator[None]:
+    """Attribute exceptions of a method to its part, or where a frame is read, to the frame."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:
+        unusable = isinstance(error, _Unusable)
+        words = f"{method} {error if unusable else f'raised {type(error).__name__}: {error}'}"
+        if reading and not (isinstance(error, _Unusable) and error.wrong_type):
+            raise CorruptFrameError(f"quantizer {cls.kind!r}: {words}") from error
+        raise PluginError(cls.kind, cls.__module__, words, QUANTIZER) from error
 
 
 def _values(cls: type[Quantizer], data: bytes, count: int) -> NDArray[np.float32]:
@@ -174,7 +166,7 @@ def _values(cls: type[Quantizer], data: bytes, count: int) -> NDArray[np.float32
     if not isinstance(values, np.ndarray) or values.dtype != np.float32:
         name = type(values).__name__
         got = f"{name} of {values.dtype}" if isinstance(values, np.ndarray) else name
-        raise _WrongType(f"must return an array of float32, got {got}")
+        raise _Unusable(f"must return an array of float32, got {got}", wrong_type=True)
     if values.shape != (count,):
         raise _Unusable(f"must return an array of shape ({count},), got {values.shape}")
     if not np.isfinite(values).all():

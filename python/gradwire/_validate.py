@@ -3,10 +3,10 @@
 import math
 import operator
 import reprlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from numbers import Integral, Real
-from typing import Any
+from typing import Annotated, Any
 
 MAX_NUMEL = 2**32 - 1  # maximum number of entries of a tensor: positions have 32 bits
 
@@ -28,45 +28,50 @@ def unit_interval(name: str, value: object, *, below: float = math.inf) -> float
     number = real(name, value)
     if not 0.0 < number <= 1.0:
         raise ValueError(f"{name} must be greater than 0 and at most 1, got {value!r}")
-    if number >= below:
-        raise ValueError(f"{name} must be less than {below}, got {value!r}")
-    return number
+    return positive(name, number, below=below)
 
 
 def ratio(name: str, value: object, *, k: bool = False) -> float:
     """Return a share of the entries, in (0, 1]; for an integer, the error suggests ``k``."""
     number = real(name, value)
-    if isinstance(value, Integral) and number == 1.0:
-        one = "k=1 for one entry, or " if k else ""
-        raise ValueError(
-            f"{name}=1, an integer, may mean one entry or all: pass {one}{name}=1.0 for all"
-        )
-    if isinstance(value, Integral) and number > 1.0 and k:
-        raise ValueError(
-            f"{name} must be greater than 0 and at most 1, got {value}: pass k={value} for that "
-            "many entries"
-        )
+    if isinstance(value, Integral) and number >= 1.0:
+        if number == 1.0:
+            one = "k=1 for one entry, or " if k else ""
+            meant = f"=1, an integer, may mean one entry or all: pass {one}{name}=1.0 for all"
+        else:
+            more = f": pass k={value} for that many entries" if k else ""
+            meant = f" must be greater than 0 and at most 1, got {value}{more}"
+        raise ValueError(f"{name}{meant}")
     return unit_interval(name, value)
 
 
-def positive(name: str, value: object, *, low: float = 0, below: float = math.inf) -> float:
-    """Return a finite number >= 0, and in low <= number < below."""
+def positive(
+    name: str,
+    value: object,
+    *,
+    low: float = 0,
+    above: float = -math.inf,
+    below: float = math.inf,
+    high: float = math.inf,
+) -> float:
+    """Return a finite number >= 0, and in low <= number < below, above < number <= high."""
     number = real(name, value)
-    if not 0.0 <= number < math.inf:
-        raise ValueError(f"{name} must be finite and not negative, got {value!r}")
-    if number < low:
-        raise ValueError(f"{name} must be at least {low}, got {value!r}")
-    if number >= below:
-        raise ValueError(f"{name} must be below {below}, got {value!r}")
+    limits = {
+        "finite and not negative": 0.0 <= number < math.inf,
+        f"at least {low}": low <= number,
+        f"greater than {above}": above < number,
+        f"less than {below}": number < below,
+        f"at most {high}": number <= high,
+    }
+    for limit, holds in limits.items():
+        if not holds:
+            raise ValueError(f"{name} must be {limit}, got {value!r}")
     return number
 
 
 def clip(name: str, value: object) -> float:
     """Return a finite number > 0, for an option that is None for no clipping."""
-    number = positive(name, value)
-    if number == 0.0:
-        raise ValueError(f"{name} must be greater than 0, got 0: pass None for no clipping")
-    return number
+    return positive(name, value, above=0)
 
 
 def either(what: str, **options: object) -> None:
@@ -144,3 +149,31 @@ def keys(name: str, value: dict[str, Any], expected: Collection[str]) -> None:
             f"{name} must have exactly the keys {', '.join(sorted(expected))}, got "
             + (", ".join(told) if value else "nothing")
         )
+
+
+class Check:
+    """What an option must be: metadata of its type, by which `gradwire._part.Part` checks it.
+
+    ``Annotated[int, Check(integer, low=1, high=8)]`` is an integer of 1 to 8.
+    """
+
+    def __init__(self, check: Callable[..., Any], **bounds: float) -> None:
+        self._check, self._bounds = check, bounds
+
+    def __call__(self, name: str, value: object) -> Any:
+        """Return the value, or another form of it that the option stands for."""
+        return self._check(name, value, **self._bounds)
+
+    def __repr__(self) -> str:
+        bounds = "".join(f", {name}={bound}" for name, bound in self._bounds.items())
+        return f"Check({self._check.__name__}{bounds})"
+
+
+Band = Annotated[tuple[float, float], Check(band)]
+Clip = Annotated[float, Check(clip)]
+Entries = Annotated[int, Check(integer, low=1, high=MAX_NUMEL)]
+ProperShare = Annotated[float, Check(unit_interval, below=1)]  # in (0, 1)
+Ratio = Annotated[float, Check(ratio)]
+Seed = Annotated[int, Check(integer, low=0)]  # of 63 bits
+Seed64 = Annotated[int, Check(integer, low=0, high=2**64 - 1)]
+Share = Annotated[float, Check(unit_interval)]  # in (0, 1]

@@ -14,8 +14,9 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from gradwire import quantize, sparsify
 from gradwire._part import Part, public_name
+from gradwire.quantize.base import Codes
+from gradwire.sparsify.base import OwnSelection
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,16 +53,12 @@ def _home(cls: type[Any]) -> tuple[str, str]:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Sparsifier(ExternalPart, sparsify.Sparsifier):
+class Sparsifier(ExternalPart, OwnSelection):
     """Base class for sparsifiers written in Python, which implement `select`.
 
     Every encode allocates an array of the tensor's size for it; the rest costs as much as
     `gradwire.Codec.encode_at`. The ``kind`` stands in configurations.
     """
-
-    selects: ClassVar[bool] = True
-    shared: ClassVar[bool] = False
-    magnitude: ClassVar[str | None] = None
 
     def select(self, values: "NDArray[np.float32]", *, step: int, key: int) -> "NDArray[Any]":
         """Return the positions of the entries to send.
@@ -89,7 +86,7 @@ class Sparsifier(ExternalPart, sparsify.Sparsifier):
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Quantizer(ExternalPart, quantize.Quantizer):
+class Quantizer(ExternalPart, Codes):
     """Base class for quantizers written in Python, which implement `encode` and `decode`.
 
     A frame holds the kind and the bytes of `encode`, but no options: readers have only the class.
@@ -105,9 +102,6 @@ class Quantizer(ExternalPart, quantize.Quantizer):
 
     _STATED: ClassVar[tuple[str, ...]] = ("bits",)
 
-    summed_as: ClassVar[str | None] = None
-    contracts: ClassVar[bool] = True
-    needs_memory: ClassVar[bool] = False
     bits: ClassVar[int]
 
     def encode(self, values: "NDArray[np.float32]", *, step: int, key: int) -> "Buffer":

@@ -12,7 +12,7 @@ import pytest
 
 import gradwire
 from gradwire.cli import main
-from gradwire.cli.inspect import entropy_bound
+from gradwire.cost.network import information_bits
 from gradwire.memory import NoMemory
 from gradwire.quantize import Float16
 from tests.deadlines import stretched
@@ -163,6 +163,6 @@ def test_each_coding_goes_by_its_name(stem, coding, capsys):
 
 
 @pytest.mark.parametrize(("numel", "count"), [(1, 1), (10, 3), (1000, 10), (60, 30)])
-def test_the_entropy_bound(numel, count):
+def test_the_information_bits(numel, count):
     expected = math.log2(math.comb(numel, count)) / count
-    assert entropy_bound(numel, count) == pytest.approx(expected, abs=1e-9)
+    assert information_bits(numel, count) == pytest.approx(expected, abs=1e-9)

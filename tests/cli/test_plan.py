@@ -17,8 +17,8 @@ CHEAP = Line(1e-6, 1e-12, 1e-12)
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Measure small tensors in warm caches."""
-    monkeypatch.setattr("gradwire.cost.measuring.EVICTED", 1 << 10)
-    monkeypatch.setattr("gradwire.cost.measuring.NUMELS", (1 << 12, 1 << 14))
+    monkeypatch.setattr("gradwire.cost.calibration.EVICTED", 1 << 10)
+    monkeypatch.setattr("gradwire.cost.calibration.NUMELS", (1 << 12, 1 << 14))
 
 
 def saved(path, **costs: CodecCost) -> str:

@@ -33,8 +33,7 @@ from gradwire.cost.exchanges import (
     SharedPositions,
     SparseReduceScatter,
 )
-from gradwire.cost.prediction import pays_within
-from gradwire.cost.timeline import BucketCost, ddp_buckets, overlapped
+from gradwire.cost.prediction import BucketCost, ddp_buckets, overlapped, pays_within
 from gradwire.exchange import AllGather
 
 ENCODE, DECODE = Line(0.0, 1e-9, 0.0), Line(0.0, 0.0, 1e-8)
@@ -277,8 +276,8 @@ def calibration():
         "threshold": gradwire.threshold(threshold=1e-3),
     }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gradwire.cost.measuring.EVICTED", 1 << 10)
-        patch.setattr("gradwire.cost.measuring.NUMELS", (1 << 12, 1 << 14))
+        patch.setattr("gradwire.cost.calibration.EVICTED", 1 << 10)
+        patch.setattr("gradwire.cost.calibration.NUMELS", (1 << 12, 1 << 14))
         return calibrate(codecs, seconds=0.01)
 
 

@@ -1,17 +1,11 @@
 """The CUDA kernels, compiled for the host: see README.md in this folder."""
 
-import os
 from collections import Counter
 
 import pytest
 
-from tests.csrc.emulated.build import build
 from tests.csrc.emulated.kernels import Kernels
-
-SANITIZED = bool(os.environ.get("GRADWIRE_TEST_SANITIZED"))
-
-RACES = os.environ.get("GRADWIRE_TEST_RACES", "")
-"""``some`` or ``all``: which cases of a test run, with the race detector."""
+from tests.csrc.emulated.operators import RACES, SANITIZED, emulate
 
 SHARE = 11
 """Of the cases of a test, one in so many runs under the sanitizers, which take three times as long,
@@ -35,13 +29,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = kept
 
 
-@pytest.fixture(scope="session")
-def kernel_library() -> Kernels:
-    return Kernels(build(sanitized=SANITIZED, races=bool(RACES)))
-
-
-@pytest.fixture
-def kernels(kernel_library: Kernels) -> Kernels:
+@pytest.fixture(autouse=True)
+def kernels() -> Kernels:
     """The kernels, in the same order of blocks and lanes for every test."""
-    kernel_library.configure()
-    return kernel_library
+    emulated = emulate()
+    emulated.configure()
+    return emulated

@@ -9,7 +9,8 @@ SPARSIFIERS = [
     part
     for part in examples(sparsify.SPARSIFIERS)
     if part.kind in structs.SPARSIFIERS
-    and getattr(part, "distribution", "pareto") in structs.DISTRIBUTIONS
+    and getattr(part, "distribution", "pareto") == "pareto"
+    and getattr(part, "stages", "adaptive") == "adaptive"
 ]
 MEMORIES = [
     part

@@ -10,8 +10,7 @@ import pytest
 
 from tests.csrc.emulated.build import ROOT, build, proof
 from tests.csrc.emulated.kernels import Kernels, LaunchError
-
-from .conftest import RACES, SANITIZED
+from tests.csrc.emulated.operators import RACES, SANITIZED
 
 pytestmark = [
     pytest.mark.full,  # has a build of its own

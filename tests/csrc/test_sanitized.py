@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.csrc.emulated.build import ROOT, build, compiler, proof
-
-from .conftest import RACES, SANITIZED
+from tests.csrc.emulated.operators import RACES, SANITIZED
 
 pytestmark = [
     pytest.mark.full,  # has a build of its own

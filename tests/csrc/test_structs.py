@@ -18,8 +18,6 @@ from tests.csrc.parts import MEMORIES, QUANTIZERS, SPARSIFIERS
 STRUCTS = [each for each in structs._TYPES.values() if isinstance(each, type(ctypes.Structure))]
 ENUMS: dict[str, tuple[str, ...] | dict[str, int]] = {
     "Sparsifier": structs.SPARSIFIERS,
-    "Distribution": structs.DISTRIBUTIONS,
-    "StageMode": structs.MODES,
     "MemoryKind": tuple(name.removesuffix("_correction") for name in structs.MEMORIES),
     "IndexCoding": ("automatic", "elias_fano", "rice", "bitmap"),
     "PatternKind": ("any", "chunks", "subset", "run"),
@@ -95,7 +93,6 @@ def test_every_option_is_passed_on(
         struct = struct_of(part)
         assert not vars(struct), part
         passed[bytes(struct)] = part
-    # The number of fixed stages is added later: see `operators.completed`.
     assert list(passed.values()) == parts
 
 

@@ -16,7 +16,6 @@ STAGED = (
     "test_optimizing",
     "test_parity",
     "test_saving",
-    "test_scaling",
 )
 """Files whose tests also run with copies of all buckets, as for tensors on other devices."""
 CARRIED = (
@@ -28,10 +27,7 @@ CARRIED = (
     "test_models",
     "test_modes",
     "test_owners",
-    "test_quantized_all_reduce",
-    "test_reduce_scatter",
     "test_saving",
-    "test_scaling",
     "test_schedules",
 )
 """Files whose tests also run by emulated kernels, with frames that stay where tensors are."""
@@ -57,15 +53,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "backend" not in metafunc.fixturenames:
         return
     name = metafunc.module.__name__
-    found = ["host"] if name.endswith(STAGED) else []
+    others = ["host"] if name.endswith(STAGED) else []
     if name.endswith(CARRIED) and metafunc.function.__name__ not in LONG:
-        found.append("carried")
+        others.append("carried")
     if name.endswith(VALUES):
-        found.append("values")
-    if found:
+        others.append("values")
+    if others:
         mark = pytest.mark.full if name.endswith(DAILY) else pytest.mark.night
-        others = [pytest.param(each, marks=mark) for each in found]
-        metafunc.parametrize("backend", ["cpu", *others], indirect=True)
+        marked = [pytest.param(other, marks=mark) for other in others]
+        metafunc.parametrize("backend", ["cpu", *marked], indirect=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -93,7 +89,7 @@ def kept(nursery: Nursery) -> Iterator[Callable[[int, str], Ranks]]:
         if key not in sets:
             encodes = {"carried": "cuda", "values": "host"}.get(backend)
             if backend == "carried":
-                build(operators=True)  # before the ranks, which have no time for it
+                build()  # before the ranks, which have no time for it
             transport = "gloo" if encodes is None else "carrier"
             sets[key] = Ranks(nursery, world_size, backend=encodes or backend, transport=transport)
         return sets[key]

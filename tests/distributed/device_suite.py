@@ -18,7 +18,7 @@ from gradwire.exchange import AllGather, AllReduce, LeaderIndices, QuantizedAllR
 from gradwire.quantize import BFloat16
 from gradwire.torch import backends
 from gradwire.torch.backends.cuda.preload import preload
-from gradwire.torch.backends.host import Staging
+from gradwire.torch.backends.staging import Staging
 from gradwire.torch.ddp import GradientError
 from tests.distributed.codecs import NARROW, OWNED, SEVERAL
 from tests.distributed.ranks import alike

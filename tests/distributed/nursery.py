@@ -2,6 +2,7 @@
 
 import datetime
 import faulthandler
+import gc
 import importlib
 import os
 import signal
@@ -32,6 +33,8 @@ def main(address: str, scenarios: str, *imports: str) -> None:
     for name in imports:
         importlib.import_module(name)
     assert threading.active_count() == 1, "a fork would lose the other threads"
+    gc.collect()
+    gc.freeze()  # ranks collect garbage often, and need not look through torch each time
     # Nobody waits for the ranks: their ids stay taken, so whoever kills one kills no stranger.
     with Client(address) as pipe:
         while True:

@@ -1,8 +1,10 @@
-"""A plain model of exchanges in which ranks own ranges: who owns what, and what that takes."""
+"""A plain model of exchanges in which ranks own ranges: what they send, merge and keep."""
 
 import contextlib
 import itertools
 import threading
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
@@ -10,10 +12,12 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+import gradwire
 from gradwire.torch.exchange.wire import HEADER_NBYTES
 from gradwire.torch.transport.process_group import ProcessGroupChannel
 from tests.distributed.codecs import SEVERAL
 from tests.distributed.scenarios.common import (
+    SHAPES,
     Given,
     attached,
     gradients_of,
@@ -21,7 +25,7 @@ from tests.distributed.scenarios.common import (
     residuals,
 )
 
-__all__ = ["check_bytes", "runs_of", "steps"]
+__all__ = ["Plain", "steps"]
 
 
 def runs_of(
@@ -81,6 +85,62 @@ def check_bytes(
         ]
     assert sorted(found["calls"]) == sorted(expected)
     assert found["wire"] == sum(wire for _, wire in expected)
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A codec, and what becomes of values, in numpy."""
+
+    codec: gradwire.Codec
+    encode: Callable[[np.ndarray, int], np.ndarray]
+    """What is decoded of a frame of these values, in columns of so many."""
+    merge: Callable[[np.ndarray, int, int], np.ndarray]
+    """What an owner sends of these sums, of so many entries that ranks have sent on average."""
+    nbytes: Callable[[np.ndarray, np.ndarray, int, int], int]
+    """Bytes of a part: its values, what is sent of them, its place, and its columns."""
+    waits: bool = False
+    """Whether the residual of an owner is left out of its encodes, and added to its sums."""
+    in_columns: bool = False
+
+    def check(self, ranks: list[dict[str, Any]]) -> None:
+        """Hold one step of all ranks to the plain model, to the bit and the byte."""
+        size = len(ranks)
+        every = range(size)
+        parts = {name: np.zeros((size, size), int) for name in ranks[0]["input"]}
+        made = {name: np.zeros(size, int) for name in ranks[0]["input"]}
+        for name in ranks[0]["input"]:
+            inputs = [step["input"][name].copy() for step in ranks]
+            numel = inputs[0].size
+            column = SHAPES[name][1] if len(SHAPES[name]) > 1 else numel
+            group = column if self.in_columns else 1
+            runs = runs_of(numel, ranks[0]["runs"][name], size, group)
+            waiting = [np.zeros_like(values) for values in inputs]
+            for owner, start, stop in runs if self.waits else ():
+                waiting[owner][start:stop] = ranks[owner]["before"][name][start:stop]
+                inputs[owner][start:stop] -= waiting[owner][start:stop]
+            sent = [self.encode(values, column) for values in inputs]
+            left = [values - said for values, said in zip(inputs, sent, strict=True)]
+            average = np.zeros(numel, np.float64)
+            for owner, start, stop in runs:
+                at = slice(start, stop)
+                total = np.zeros(stop - start, np.float32)
+                for rank in every:
+                    total += sent[rank][at]
+                    part = inputs[rank][at], sent[rank][at]
+                    parts[name][rank, owner] += self.nbytes(*part, start, column)
+                if self.waits:
+                    total += left[owner][at] + waiting[owner][at]
+                    left[owner][at] = 0.0
+                count = sum(int(np.count_nonzero(values[at])) for values in sent)
+                again = self.merge(total, -(-6 * count // (5 * size)), column)
+                average[at] = again / np.float32(size)
+                left[owner][at] += total - again
+                made[name][owner] += self.nbytes(total, again, 0, column)
+            for rank in every:
+                np.testing.assert_array_equal(ranks[rank]["average"][name], average, err_msg=name)
+                np.testing.assert_array_equal(ranks[rank]["after"][name], left[rank], err_msg=name)
+        for rank in every:
+            check_bytes(rank, ranks[rank], parts, made)
 
 
 class Counting:

@@ -18,7 +18,7 @@ import gradwire.torch.ddp
 from gradwire.exchange import ReduceScatter
 from gradwire.quantize import Float32
 from gradwire.schedule import Accordion, Constant, DenseWarmUp
-from gradwire.schedule.warm_up import RATIO, STEPS
+from gradwire.schedule.base import RATIO, STEPS
 from gradwire.torch.auto import Automatic, controller
 from gradwire.torch.auto.controller import StepClock
 from gradwire.torch.ddp import ExchangeError, GradientError, PairingWarning, UpdateError

@@ -37,6 +37,7 @@ def norms(rank, max_norm, own):
     return found
 
 
+@pytest.mark.full
 @on("ranks")
 def test_the_same_limit_clips_more_steps_and_an_adjusted_one_as_many(rank):
     plain = norms(rank, float("inf"), own=False)

@@ -1,7 +1,7 @@
 """Laws that every exchange keeps: replicas are equal, what does not count leaves no trace."""
 
 import contextlib
-import io
+import functools
 import math
 import re
 import time
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import SGD, AdamW
+from torch.optim import SGD
 
 import gradwire
 import gradwire.torch.ddp
@@ -25,7 +25,9 @@ from tests.distributed.ranks import alike, on
 from tests.distributed.scenarios.common import (
     SHAPES,
     Given,
+    Run,
     Sums,
+    adamw,
     attached,
     batch,
     bits_left,
@@ -42,27 +44,17 @@ UNUSED = {**SEVERAL, "find_unused_parameters": True}
 VIEW = {**SEVERAL, "gradient_as_bucket_view": True}
 
 
-def keeps_promises(rank, size, codec, linked=False, schedule=None, **ddp):
+def keeps_promises(rank, size, codec, linked=False, ddp=None, **options):
     """Train; run passes that do not count; train on; and once more from a checkpoint.
 
     With ``linked``, `attach` is given the optimizer.
     """
-
-    def start(seed=0):
-        module = network(seed)
-        if codec.memory.updates:
-            optimizer = AdamW(module.parameters(), lr=0.01)
-        else:
-            momentum = 0.9 if codec.memory.corrects and linked else 0.0
-            optimizer = SGD(module.parameters(), lr=0.05, momentum=momentum)
-        options = {"optimizer": optimizer} if linked else {}
-        if schedule is not None:
-            options["schedule"] = schedule
-        return optimizer, attached(module, codec, options=options, **{**SEVERAL, **ddp})
-
-    optimizer, attachment = start()
-    with attachment as (model, handle):
-        train(model, rank, range(3), optimizer=optimizer)
+    momentum = 0.9 if codec.memory.corrects and linked else 0.0
+    make = adamw if codec.memory.updates else functools.partial(SGD, lr=0.05, momentum=momentum)
+    options |= {} if linked else {"optimizer": None}
+    with Run(codec, make, ddp=ddp, **options) as run:
+        handle, model = run.handle, run.model
+        run.train(rank, range(3))
         before = plain(handle.state_dict())
         model.zero_grad()
         with contextlib.suppress(GradientError):
@@ -78,24 +70,20 @@ def keeps_promises(rank, size, codec, linked=False, schedule=None, **ddp):
                 if not paused:
                     handle.discard()
                 assert before == plain(handle.state_dict())
-        if schedule is not None:
+        if "schedule" in options:
             handle.epoch(1)
-        halves = {"model": model.module, "gradwire": handle, "optimizer": optimizer}
-        file = io.BytesIO()
-        torch.save({name: each.state_dict() for name, each in halves.items()}, file)
-        train(model, rank, range(3, 6), optimizer=optimizer)
-        whole = alike(fingerprint(model)), plain(handle.state_dict())
+        saved = run.save()
+        run.train(rank, range(3, 6))
+        whole = run.state()
+        alike(whole[0])
         report = handle.report()
         assert report.wire_bytes > 0
-        assert report.collectives > report.steps or "bucket_cap_mb" in ddp
-    saved = torch.load(io.BytesIO(file.getvalue()), weights_only=True)
-    optimizer, attachment = start(seed=99)
-    with attachment as (model, handle):
-        halves = {"model": model.module, "gradwire": handle, "optimizer": optimizer}
-        for name, each in halves.items():
-            each.load_state_dict(saved[name])
-        train(model, rank, range(3, 6), optimizer=optimizer)
-        again = alike(fingerprint(model)), plain(handle.state_dict())
+        assert report.collectives > report.steps or "bucket_cap_mb" in (ddp or {})
+    with Run(codec, make, ddp=ddp, seed=99, **options) as run:
+        run.load(saved)
+        run.train(rank, range(3, 6))
+        again = run.state()
+        alike(again[0])
     # Sums on the wire depend on the buckets from three ranks on, and DDP forms them anew.
     assert again == whole or (size > 2 and not codec.exchange.gathers_frames)
 
@@ -112,12 +100,12 @@ def test_replicas_are_equal_what_does_not_count_leaves_no_trace_and_resumes_are_
 @pytest.mark.parametrize(
     ("codec", "options"),
     [
-        (CODECS["default"], {"bucket_cap_mb": 25}),
+        (CODECS["default"], {"ddp": {"bucket_cap_mb": 25}}),
         (CODECS["senders"], {"schedule": Accordion(0.2, 0.05, interval=1)}),
-        (CODECS["senders"], {"find_unused_parameters": True}),
-        (CODECS["reduce"], {"gradient_as_bucket_view": True}),
+        (CODECS["senders"], {"ddp": {"find_unused_parameters": True}}),
+        (CODECS["reduce"], {"ddp": {"gradient_as_bucket_view": True}}),
         (gradwire.dgc(ratio=0.02, clip=1.0), {}),
-        (gradwire.sidco(ratio=0.02), {"static_graph": True}),
+        (gradwire.sidco(ratio=0.02), {"ddp": {"static_graph": True}}),
         (gradwire.threshold(threshold=0.02), {}),
     ],
     ids=["one-bucket", "accordion", "find-unused", "view", "dgc", "sidco", "threshold"],
@@ -177,8 +165,13 @@ def test_a_bad_gradient_on_one_rank_makes_every_rank_skip_and_roll_back(
     alike(fingerprint(module))
 
 
-@pytest.mark.parametrize("bad", ["a", "bias"], ids=["compressed", "dense"])
-@pytest.mark.parametrize("name", ["default", "narrow", "leader", "reduce", "scattered"])
+@pytest.mark.parametrize(
+    ("name", "bad"),
+    [
+        *((name, "a") for name in ("default", "leader", "reduce", "scattered")),
+        *((name, "bias") for name in ("narrow", "reduce")),
+    ],
+)
 @on("two")
 def test_without_a_scaler_every_rank_raises_and_may_go_on(rank, name, bad):
     sums = Sums()
@@ -228,8 +221,7 @@ def test_an_unused_parameter_keeps_its_residual_and_loses_nothing(rank, size, na
             sums.check(residuals(handle))
 
 
-@pytest.mark.parametrize("who", [0, 1])
-@pytest.mark.parametrize("name", ["default", "leader", "reduce"])
+@pytest.mark.parametrize(("name", "who"), [("default", 0), ("leader", 1), ("reduce", 1)])
 @on("two")
 def test_a_failure_to_encode_reaches_every_rank(rank, name, who):
     """Something unforeseen: here, the state of a parameter is in use elsewhere."""
@@ -247,8 +239,7 @@ def test_a_failure_to_encode_reaches_every_rank(rank, name, who):
     model(integers(1, rank, 3)).backward()
 
 
-@pytest.mark.parametrize("slow", [False, True], ids=["", "slow"])
-@pytest.mark.parametrize("name", ["default", "leader", "reduce"])
+@pytest.mark.parametrize(("name", "slow"), [("default", False), ("leader", True), ("reduce", True)])
 @on("two")
 def test_a_rank_without_memory_for_messages_is_an_error_of_all(rank, name, slow):
     """If it is slow, it has heard of the failure of a bucket before it starts the next.
@@ -280,7 +271,7 @@ def test_a_rank_without_memory_for_messages_is_an_error_of_all(rank, name, slow)
         assert before == bits_left(handle)
 
 
-@pytest.mark.parametrize("name", ["default", "senders", "narrow", "scattered", "quantized"])
+@pytest.mark.parametrize("name", ["senders", "scattered", "quantized"])
 @on("two")
 def test_averages_that_differ_are_noticed_a_step_later_on_every_rank(rank, name):
     """One bit of one average is another on rank 1, in the third step."""

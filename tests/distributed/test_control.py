@@ -16,7 +16,7 @@ from tests.deadlines import stretched
 from tests.distributed.codecs import CODECS, SEVERAL
 from tests.distributed.conftest import SHORT
 from tests.distributed.ranks import on
-from tests.distributed.scenarios.common import attached, fingerprint, network, reaches, train
+from tests.distributed.scenarios.common import network, reaches, train
 from tests.distributed.troubles import fail, patience, told
 
 TOPK = CODECS["default"]
@@ -31,18 +31,13 @@ def started(rank):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("how", ["finally", "with"])
 @on("two")
-def test_a_rank_that_leaves_by_an_exception_keeps_it_and_the_others_get_a_typed_error(rank, how):
+def test_a_rank_that_leaves_by_an_exception_keeps_it_and_the_others_get_a_typed_error(rank):
     """Rank 1 raises between two steps; the other one is in its backward pass meanwhile."""
 
     def go():
         model, handle = started(rank)
-        with contextlib.ExitStack() as stack:
-            if how == "with":
-                stack.enter_context(handle)
-            else:
-                stack.callback(handle.detach)
+        with handle:
             if rank == 1:
                 fail()
             train(model, rank, range(2, 3))
@@ -53,10 +48,18 @@ def test_a_rank_that_leaves_by_an_exception_keeps_it_and_the_others_get_a_typed_
     assert time.monotonic() - start < 60.0, "the timeout of the group is 120 s"
 
 
+def paused(rank, model, handle):
+    """A backward pass that is averaged plainly."""
+    with handle.paused():
+        train(model, rank, range(2, 3))
+
+
 ACTS = {
     "epoch": lambda rank, model, handle: handle.epoch(1),
     "load": lambda rank, model, handle: handle.load_state_dict(handle.state_dict()),
     "detach": lambda rank, model, handle: handle.detach(),
+    "discard": lambda rank, model, handle: handle.discard(),
+    "pause": paused,
     "backward": lambda rank, model, handle: train(model, rank, range(2, 3)),
 }
 
@@ -65,28 +68,28 @@ ACTS = {
 @pytest.mark.parametrize(
     ("acts", "said"),
     [
-        (["epoch", "backward"], ["another rank did not call epoch()", "was not exchanged"]),
-        (["backward", "load"], ["was not exchanged", "another rank did not call load_state"]),
-        (["epoch", "detach"], ["rank 1 called detach(), this rank epoch()", None]),
-        (
-            ["epoch", "load"],
-            ["rank 1 called load_state_dict(), this", "rank 0 called epoch(), this"],
-        ),
+        ("epoch backward", ["another rank did not call epoch()", "was not exchanged"]),
+        ("discard backward", ["another rank did not call discard", "was not exchanged"]),
+        ("pause backward", ["another rank did not call pause", "was not exchanged"]),
+        ("backward load", ["was not exchanged", "another rank did not call load_state"]),
+        ("epoch detach", ["rank 1 called detach(), this rank epoch()", None]),
+        ("epoch load", ["rank 1 called load_state_dict(), this", "rank 0 called epoch(), this"]),
     ],
-    ids=["epoch-backward", "backward-load", "epoch-detach", "epoch-load"],
 )
 @on("short_lived")
 def test_ranks_at_different_acts_get_a_typed_error(rank, acts, said):
     model, handle = started(rank)
-    if said[rank] is None:
-        ACTS[acts[rank]](rank, model, handle)
+    act, expected = ACTS[acts.split()[rank]], said[rank]
+    if expected is None:
+        act(rank, model, handle)
     else:
-        with pytest.raises(ExchangeError, match=re.escape(said[rank])):
-            ACTS[acts[rank]](rank, model, handle)
-    goes_on = acts == ["epoch", "load"]  # both came to know of it, and may go on
-    if goes_on:
+        with pytest.raises(ExchangeError, match=re.escape(expected)):
+            act(rank, model, handle)
+    if acts == "epoch load":  # both came to know of it, and may go on
         train(model, rank, range(2, 3))
-    assert handle.step == 2 + goes_on
+        assert handle.step == 3
+    elif "discard" not in acts:
+        assert handle.step == 2
 
 
 @on("two")
@@ -123,18 +126,3 @@ def test_detach_gives_up_a_bucket_that_is_under_way(rank):
     limit = 12 * patience().total_seconds()
     assert reaches(lambda: not any(map(is_registered, made)), limit)
     told().set("left", "")
-
-
-@on("two")
-def test_attach_is_a_context_manager(rank):
-    """A plain DDP model is what is left at its end."""
-    with attached(network(), gradwire.topk(ratio=1.0)) as (reference, _):
-        train(reference, rank, range(2))
-    train(reference, rank, range(2, 4))
-    model = DistributedDataParallel(network())
-    with gradwire.torch.ddp.attach(model, gradwire.topk(ratio=1.0)) as handle:
-        train(model, rank, range(2))
-    train(model, rank, range(2, 4))
-    assert fingerprint(model) == fingerprint(reference)
-    assert handle.step == 2
-    assert "detached" in repr(handle)

@@ -44,7 +44,7 @@ def bytes_sent(rank, size):
 
 
 def test_ranks_send_the_bytes_that_the_simulator_says(ranks, monkeypatch):
-    monkeypatch.setattr("gradwire.cost.measuring.NUMELS", (1 << 12, SIDE**2))
+    monkeypatch.setattr("gradwire.cost.calibration.NUMELS", (1 << 12, SIDE**2))
     calibration = calibrate(SENT, seconds=0.01)
     sent = ranks.run(bytes_sent)
     network = Network(len(sent), Link(1e9))

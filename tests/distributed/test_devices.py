@@ -13,7 +13,7 @@ import torch.distributed as dist
 import gradwire
 from gradwire.exchange import QuantizedAllReduce, ReduceScatter
 from gradwire.torch import backends
-from gradwire.torch.backends import cuda, dispatch, host
+from gradwire.torch.backends import cuda, dispatch, host, staging
 from gradwire.torch.backends.cuda import encoding, operators, trial
 from gradwire.torch.backends.cuda.trial import cases
 from gradwire.torch.ddp import ExchangeError
@@ -158,7 +158,7 @@ def lost(rank):
             planted = patch.object(torch.ops, "planted", Failing("encode_bucket"), create=True)
             stack.enter_context(planted)
             stack.enter_context(patch.object(operators, "_library", "planted"))
-            stack.enter_context(patch.object(host, "is_lost", lambda device: True))
+            stack.enter_context(patch.object(staging, "is_lost", lambda device: True))
         for said in (text, f"gradwire stopped after an earlier error: {text}"):
             model.zero_grad()
             with pytest.raises(ExchangeError, match=f"^{re.escape(said)}$"):
@@ -194,7 +194,7 @@ class TestStaged(DeviceSuite):
     """Tensors on the CPU that are copied before they are encoded."""
 
     device = "cpu"
-    module = "gradwire.torch.backends.host"
+    module = "gradwire.torch.backends.cpu"
 
     @pytest.fixture
     def there(self, kept):
@@ -211,7 +211,7 @@ class TestKernels(DeviceSuite):
     @pytest.fixture
     def there(self, kept):
         """Two ranks over the emulated kernels."""
-        build(operators=True)  # before the ranks, which have no time for it
+        build()  # before the ranks, which have no time for it
         return kept(2, "cuda")
 
     def test_a_device_that_is_lost_is_one_error_on_all_ranks(self, there):

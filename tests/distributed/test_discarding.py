@@ -1,7 +1,6 @@
 """Gradients that a program throws away leave nothing in the residuals, if it says so."""
 
 import contextlib
-import re
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 import gradwire.torch.ddp
-from gradwire.torch.ddp import ExchangeError
 from tests.distributed.codecs import SEVERAL
 from tests.distributed.ranks import alike, on
 from tests.distributed.scenarios.common import (
@@ -24,7 +22,6 @@ from tests.distributed.scenarios.common import (
     integers,
     network,
     plain,
-    train,
 )
 
 
@@ -39,11 +36,11 @@ def skipping(rank, how):
             seen = optimizer if how == "optimizer" else None
             handle = gradwire.torch.ddp.attach(model, gradwire.topk(ratio=0.05), optimizer=seen)
             stack.callback(handle.detach)
-        for step in range(80):
+        for step in range(40):
             inputs = batch(rank, step, rows=32)[0]
             optimizer.zero_grad()
             loss = mse_loss(model(inputs), teacher(inputs).detach())
-            (loss * (1e4 if step == 20 else 1.0)).backward()
+            (loss * (1e4 if step == 10 else 1.0)).backward()
             if nn.utils.clip_grad_norm_(model.parameters(), float("inf")) > 10.0:
                 skipped.append(step)
                 if how == "discard":
@@ -61,7 +58,7 @@ def test_a_loop_that_skips_large_norms_skips_one_step_as_dense_training_does(ran
     ways = ("dense", "", "discard", "optimizer")
     dense, neither, discard, seen = (skipping(rank, how) for how in ways)
     assert alike(discard) == seen, "attach sees the optimizer, which makes no step"
-    assert dense[0] == discard[0] == [20]
+    assert dense[0] == discard[0] == [10]
     assert len(neither[0]) > 5, "what the bad batch left comes again and again"
     assert discard[1] < 1.1 * dense[1]
 
@@ -108,23 +105,3 @@ def test_discard_and_paused_where_there_is_nothing_to_do(rank):
         handle.discard()
     with pytest.raises(ValueError, match="is detached"):
         handle.paused().__enter__()
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("what", ["discard", "pause"])
-@on("short_lived")
-def test_one_rank_alone_is_an_error_on_all(rank, what):
-    """Only rank 0 pauses or discards; the other one runs its next backward pass."""
-    model = DistributedDataParallel(network(), **SEVERAL)
-    handle = gradwire.torch.ddp.attach(model, gradwire.topk(ratio=0.05))
-    train(model, rank, range(2))
-
-    def go_on():
-        if rank == 0 and what == "discard":
-            handle.discard()
-        with handle.paused() if rank == 0 and what == "pause" else contextlib.nullcontext():
-            train(model, rank, range(2, 3))
-
-    said = ("another rank did not call " + what, "was not exchanged")[rank]
-    with pytest.raises(ExchangeError, match=re.escape(said)):
-        go_on()

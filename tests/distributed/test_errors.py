@@ -86,17 +86,11 @@ def slow_down(handle):
     ("ddp", "recompute", "compiled"),
     [
         ({}, False, False),
-        (UNUSED, False, False),
         ({**UNUSED, "gradient_as_bucket_view": True}, False, False),
-        ({"static_graph": True}, False, False),
-        ({}, True, False),
         ({"static_graph": True}, True, False),
         ({}, False, True),
     ],
-    ids=[
-        *("default", "find-unused", "find-unused-bucket-view", "static-graph"),
-        *("reentrant", "reentrant-static-graph", "compiled"),
-    ],
+    ids=["default", "find-unused-bucket-view", "reentrant-static-graph", "compiled"],
 )
 @on("two")
 def test_replicas_stay_equal_over_repeated_errors(rank, size, ddp, recompute, compiled):

@@ -55,15 +55,6 @@ def trained(case, hierarchy, rank, *, gathers=True):
         yield handle, train
 
 
-def make(rank, case):
-    """Save three steps, in the folder of the golden files."""
-    with trained(case, 2 if case == "nodes" else None, rank) as (handle, train):
-        train(range(3))
-        saved = handle.gathered_state_dict(0)
-        if rank == 0:
-            torch.save(saved, FOLDER / f"{case}.pt")
-
-
 def without_optimizer(saved):
     """The bits of a checkpoint, but for the optimizer's step, which its own checkpoint restores.
 
@@ -91,6 +82,8 @@ def loaded(rank, case, hierarchy=None, gathers=True):
     if gathers:
         assert without_optimizer(again) == without_optimizer(saved)
     mine = again[f"rank{rank}"]
+    for parameter in json.loads(mine["about"])["parameters"].values():
+        assert parameter["state"]["scalars"].get("second_moment_steps", 3.0) == 3.0
     kinds = {kind: one for kind, one in mine.items() if kind != "about"}
     assert any(each.any() for one in kinds.values() for each in one.values())
     return saved, kinds

@@ -1,7 +1,6 @@
 """Four ranks as two nodes of two: dense inside a node, compressed between the nodes."""
 
 import contextlib
-import copy
 import datetime
 import json
 import re
@@ -35,12 +34,15 @@ from tests.deadlines import stretched
 from tests.distributed.codecs import NARROW, SEVERAL
 from tests.distributed.ranks import alike, on, together
 from tests.distributed.scenarios.common import (
+    Given,
+    Run,
+    Sums,
     attached,
     batch,
     bits_left,
     fingerprint,
+    integers,
     network,
-    plain,
     residuals,
     train,
 )
@@ -48,33 +50,20 @@ from tests.distributed.scenarios.common import (
 HEAD = 1024
 """Bytes of the message in which a rank tells its node how its share fared."""
 SHAPES = {"a": (33, 40), "turned": (31, 50), "bias": (7,), "c": (1201,), "scalar": ()}
-"""With rows that cannot be halved, and a matrix whose rows are not contiguous."""
+"""With rows that cannot be halved."""
 NODES = {"hierarchy": 2}
 OPTIONS = {**NODES, "min_numel": 64}
 SUMMED = gradwire.randomk(ratio=0.1, exchange=AllReduce(), memory=Residual())
 
 
-class Odd(nn.Module):
-    """Parameters whose gradients are exactly the tensors that forward is given."""
-
-    def __init__(self):
-        super().__init__()
-        for name, shape in SHAPES.items():
-            values = torch.zeros(shape[::-1]).T if name == "turned" else torch.zeros(shape)
-            self.register_parameter(name, nn.Parameter(values))
-
-    def forward(self, gradients):
-        named = dict(self.named_parameters())
-        return torch.stack([(named[key] * each).sum() for key, each in gradients.items()]).sum()
+def odd():
+    """A model of these shapes."""
+    return Given(shapes=SHAPES)
 
 
-def integers(rank, step):
+def evens(rank, step):
     """Small even integers, so that the mean of two is exact."""
-    random = np.random.default_rng([7, rank, step])
-    return {
-        name: torch.from_numpy(np.asarray(2 * random.integers(-12, 13, shape), np.float32))
-        for name, shape in SHAPES.items()
-    }
+    return {name: 2 * each for name, each in integers(7, rank, step, shapes=SHAPES).items()}
 
 
 def joined(handle):
@@ -87,15 +76,15 @@ def joined(handle):
     ]
 
 
-@pytest.mark.parametrize("codec", [gradwire.topk(1.0), gradwire.dense()], ids=["topk", "dense"])
 @on("four")
-def test_what_sends_everything_trains_as_plain_ddp(rank, codec):
+def test_what_sends_everything_trains_as_plain_ddp(rank):
     reference = DistributedDataParallel(network())
     train(reference, rank, range(6))
-    with attached(network(), codec, options=NODES, **SEVERAL) as (model, _):
-        train(model, rank, range(6))
-    for one, other in zip(reference.parameters(), model.parameters(), strict=True):
-        assert (one - other).abs().max() < 1e-6
+    for codec in (gradwire.topk(1.0), gradwire.dense()):
+        with attached(network(), codec, options=NODES, **SEVERAL) as (model, _):
+            train(model, rank, range(6))
+        for one, other in zip(reference.parameters(), model.parameters(), strict=True):
+            assert (one - other).abs().max() < 1e-6
 
 
 @on("four")
@@ -124,11 +113,11 @@ def test_every_entry_is_exchanged_as_the_model_says(rank, size):
     """Rounding to bfloat16 treats every entry by itself: compare with torch, bit for bit."""
     codec = gradwire.dense(quantize=BFloat16(), memory=Residual())
     left = [{name: torch.zeros(shape) for name, shape in SHAPES.items()} for _ in range(2)]
-    with attached(Odd(), codec, options=OPTIONS, **SEVERAL) as (model, handle):
+    with attached(odd(), codec, options=OPTIONS, **SEVERAL) as (model, handle):
         for step in range(6):
             model.zero_grad()
-            model({name: each / 7 for name, each in integers(rank, step).items()}).backward()
-            given = [integers(each, step) for each in range(size)]
+            model({name: each / 7 for name, each in evens(rank, step).items()}).backward()
+            given = [evens(each, step) for each in range(size)]
             for name, parameter in model.module.named_parameters():
                 sent = []
                 for node in range(2):
@@ -138,9 +127,9 @@ def test_every_entry_is_exchanged_as_the_model_says(rank, size):
                     left[node][name] = total - out
                     sent.append(out)
                 assert torch.equal(parameter.grad, (sent[0] + sent[1]) / 2), (step, name)
-        for node, kept in enumerate(joined(handle)):
-            assert sorted(kept) == ["a", "c", "turned"]
-            for name, values in kept.items():
+        for node, residual in enumerate(joined(handle)):
+            assert sorted(residual) == ["a", "c", "turned"]
+            for name, values in residual.items():
                 np.testing.assert_array_equal(values, left[node][name].numpy().ravel())
 
 
@@ -161,13 +150,13 @@ def test_each_rank_sends_the_bytes_of_its_share_and_reports_them(rank):
 
         return mock.patch.object(ProcessGroupChannel, kind, call)
 
-    with attached(Odd(), gradwire.topk(ratio=0.05), options=OPTIONS) as (model, handle):
+    with attached(odd(), gradwire.topk(ratio=0.05), options=OPTIONS) as (model, handle):
         for step in range(3):
-            model(integers(rank, step)).backward()
+            model(evens(rank, step)).backward()
         handle.report(reset=True)
         with spy("all_to_all"), spy("all_gather"):
             for step in range(3, 5):
-                model(integers(rank, step)).backward()
+                model(evens(rank, step)).backward()
             report = handle.report()
     shares = [0, 0]
     for name, shape in SHAPES.items():
@@ -188,9 +177,9 @@ def test_each_rank_sends_the_bytes_of_its_share_and_reports_them(rank):
 @pytest.mark.parametrize("codec", [gradwire.topk(0.1), SUMMED], ids=["all-gather", "all-reduce"])
 @on("four")
 def test_an_infinity_on_one_rank_leaves_no_trace_on_any(rank, codec):
-    with attached(Odd(), codec, options=OPTIONS) as (model, handle):
-        model(integers(rank, 0)).backward()
-        before, gradients = bits_left(handle), integers(rank, 1)
+    with attached(odd(), codec, options=OPTIONS) as (model, handle):
+        model(evens(rank, 0)).backward()
+        before, gradients = bits_left(handle), evens(rank, 1)
         if rank == 3:
             gradients["c"][1000] = torch.inf  # in the second share: its place in the parameter
         model.zero_grad()
@@ -201,7 +190,7 @@ def test_an_infinity_on_one_rank_leaves_no_trace_on_any(rank, codec):
         assert before == bits_left(handle)
         assert handle.step == 1
         model.zero_grad()
-        model(integers(rank, 2)).backward()
+        model(evens(rank, 2)).backward()
         alike(model.module.c.grad.sum().item())
         handle.discard()
         assert before == bits_left(handle)
@@ -243,8 +232,8 @@ def test_memory_is_marked_in_the_stream_that_has_used_it(rank):
             stack.enter_context(mock.patch.object(kind, "receiving", receiving))
             stack.enter_context(mock.patch.object(kind, "used", used))
         for memory in (Residual(), NARROW):
-            with attached(Odd(), gradwire.topk(0.1, memory=memory), options=OPTIONS) as (model, _):
-                model(integers(rank, 0)).backward()
+            with attached(odd(), gradwire.topk(0.1, memory=memory), options=OPTIONS) as (model, _):
+                model(evens(rank, 0)).backward()
     assert len(found) > 4
     assert all(found)
 
@@ -257,23 +246,20 @@ OWNERS = {"take": (BufferPool,), "pack": (Bucket, DeviceBucket), "divide": (hier
 @on("four")
 def test_a_share_that_one_rank_has_no_memory_for_is_an_error_of_all(rank, codec, act):
     trouble = mock.Mock(side_effect=MemoryError("no memory for a share"))
-    with attached(Odd(), codec, options=OPTIONS) as (model, handle):
-        model(integers(rank, 0)).backward()
+    with attached(odd(), codec, options=OPTIONS) as (model, handle):
+        model(evens(rank, 0)).backward()
         before = bits_left(handle)
         with contextlib.ExitStack() as stack:
             for owner in OWNERS[act] if rank == 1 else ():
                 stack.enter_context(mock.patch.object(owner, act, trouble))
             with pytest.raises(ExchangeError, match="MemoryError: no memory for a share"):
-                model(integers(rank, 1)).backward()
+                model(evens(rank, 1)).backward()
         assert before == bits_left(handle)
 
 
 def adam_over(hierarchy, seed=0):
-    """A network with Adam on the nodes, and its optimizer."""
-    module = network(seed)
-    optimizer = torch.optim.AdamW(module.parameters(), lr=0.01)
-    options = {"min_numel": 64, "optimizer": optimizer, "hierarchy": hierarchy}
-    return attached(module, gradwire.adam(ratio=0.05), options=options), optimizer
+    """A network with Adam on the nodes."""
+    return Run(gradwire.adam(ratio=0.05), seed=seed, min_numel=64, hierarchy=hierarchy)
 
 
 def masses(states, shares):
@@ -287,29 +273,27 @@ def masses(states, shares):
 @on("four")
 def test_resume_is_bit_for_bit_and_other_nodes_take_over(rank):
     """Train 8 steps; or 5, save, start again, and 3. Then load with other nodes."""
-    context, optimizer = adam_over(2)
-    with context as (model, handle):
-        train(model, rank, range(5), optimizer=optimizer)
-        saved = copy.deepcopy((model.module.state_dict(), optimizer.state_dict()))
-        own, everything = handle.state_dict(), handle.gathered_state_dict(None)
-        train(model, rank, range(5, 8), optimizer=optimizer)
-        whole = alike(fingerprint(model)), plain(handle.state_dict())
-    for state in (own, everything):
-        context, optimizer = adam_over(2, seed=5)
-        with context as (model, handle):
-            model.module.load_state_dict(saved[0])
-            optimizer.load_state_dict(copy.deepcopy(saved[1]))
-            handle.load_state_dict(state)
-            train(model, rank, range(5, 8), optimizer=optimizer)
-            assert whole == (fingerprint(model), plain(handle.state_dict()))
+    with adam_over(2) as run:
+        run.train(rank, range(5))
+        halves, everything = run.save(), run.handle.gathered_state_dict(None)
+        run.train(rank, range(5, 8))
+        whole = run.state()
+        alike(whole[0])
+    for gathered in (False, True):
+        with adam_over(2, seed=5) as run:
+            run.load(halves)
+            if gathered:
+                run.handle.load_state_dict(everything)
+            run.train(rank, range(5, 8))
+            assert run.state() == whole
     expected = pytest.approx(masses(everything, 2), rel=1e-4, abs=1e-4)
     for shares in (1, 4):
-        with adam_over(shares)[0] as (_, handle):
-            handle.load_state_dict(everything)
-            assert masses(handle.gathered_state_dict(None), shares) == expected
-    context, said = adam_over(2)[0], "every rank has its own residual"
-    with context as (_, handle), pytest.raises(ValueError, match=said):
-        handle.load_state_dict({"rank0": everything["rank0"]})
+        with adam_over(shares) as run:
+            run.handle.load_state_dict(everything)
+            assert masses(run.handle.gathered_state_dict(None), shares) == expected
+    said = "every rank has its own residual"
+    with adam_over(2) as run, pytest.raises(ValueError, match=said):
+        run.handle.load_state_dict({"rank0": everything["rank0"]})
 
 
 @on("four")
@@ -341,66 +325,47 @@ def test_what_is_no_hierarchy_is_refused_on_every_rank(rank):
 # Modes of DDP ----------------------------------------------------------------------------------
 
 
-class NodeSums:
-    """What this rank has given, and what was applied; means of two even integers are exact."""
-
-    def __init__(self):
-        self.given, self.applied = (dict.fromkeys(SHAPES, 0.0) for _ in range(2))
-
-    def give(self, gradients):
-        for name, each in gradients.items():
-            self.given[name] += each.double().numpy().ravel()
-        return gradients
-
-    def take(self, model):
-        for name, parameter in model.module.named_parameters():
-            if parameter.grad is not None:
-                self.applied[name] += 4 * parameter.grad.double().numpy().ravel()
-        model.zero_grad()
-
-    def check(self, handle):
-        """What all ranks gave was applied, or is still to be sent by the nodes: exactly."""
-        every, nodes = together(self.given), joined(handle)
-        left = {name: 2 * (nodes[0][name] + nodes[1][name].astype(float)) for name in nodes[0]}
-        assert any(each.any() for each in left.values())
-        for name in SHAPES:
-            given = sum(each[name] for each in every)
-            assert np.any(given)
-            found = self.applied[name] + left.get(name, 0.0)
-            np.testing.assert_array_equal(found, given, err_msg=name)
+def check_sums(sums, handle, rank):
+    """What all ranks gave was applied, or is still to be sent by the nodes: exactly."""
+    nodes = joined(handle)
+    left = {name: 2 * (nodes[0][name] + nodes[1][name].astype(float)) for name in nodes[0]}
+    assert any(each.any() for each in left.values())
+    sums.check(left if rank == 0 else {})
 
 
 @pytest.mark.parametrize("ddp", [{}, {"static_graph": True}], ids=str)
 @on("four")
 def test_accumulated_gradients_of_a_node_are_exchanged_once(rank, ddp):
     """Every third pass is exchanged; with a static graph, each of them."""
-    sums = NodeSums()
-    with attached(Odd(), gradwire.topk(0.05), options=OPTIONS, **SEVERAL, **ddp) as (model, handle):
+    sums = Sums()
+    with attached(odd(), gradwire.topk(0.05), options=OPTIONS, **SEVERAL, **ddp) as (model, handle):
         for step in range(6):
             quiet = not ddp and step % 3 < 2
             with model.no_sync() if quiet else contextlib.nullcontext():
-                model(sums.give(integers(rank, step))).backward()
+                model(sums.give(evens(rank, step))).backward()
             if not quiet:
-                sums.take(model)
-        sums.check(handle)
+                sums.take(model.module)
+                model.zero_grad()
+        check_sums(sums, handle, rank)
         assert handle.step == (6 if ddp else 2)
 
 
 @on("four")
 def test_a_parameter_that_no_rank_uses_keeps_the_residuals_of_its_shares(rank, size):
     """Use `a` everywhere, then nowhere, then on the last rank only, then everywhere."""
-    sums, left, none = NodeSums(), [], []
+    sums, left, none = Sums(), [], []
     options = {"options": OPTIONS, "find_unused_parameters": True}
-    with attached(Odd(), gradwire.topk(0.05), **options) as (model, handle):
+    with attached(odd(), gradwire.topk(0.05), **options) as (model, handle):
         for step in range(5):
-            gradients = integers(rank, step)
+            gradients = evens(rank, step)
             if step in (1, 2) or (step == 3 and rank != size - 1):
                 del gradients["a"]
             model(sums.give(gradients)).backward()
             none.append(model.module.a.grad is None)
-            sums.take(model)
+            sums.take(model.module)
+            model.zero_grad()
             left.append([each["a"].tobytes() for each in joined(handle)])
-        sums.check(handle)
+        check_sums(sums, handle, rank)
     assert none == [False, True, True, False, False]
     assert left[0] == left[1] == left[2]
     assert left[3] != left[0], "one rank that uses it is enough"
@@ -409,17 +374,17 @@ def test_a_parameter_that_no_rank_uses_keeps_the_residuals_of_its_shares(rank, s
 @on("four")
 def test_join_goes_on_until_the_last_rank_of_any_node_has_no_inputs(rank):
     """Rank r has 2 + r batches; the nodes go on with what is left."""
-    sums = NodeSums()
-    with attached(Odd(), gradwire.topk(0.05), options=OPTIONS, **SEVERAL) as (model, handle):
+    sums = Sums()
+    with attached(odd(), gradwire.topk(0.05), options=OPTIONS, **SEVERAL) as (model, handle):
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         with model.join():
             for step in range(2 + rank):
                 optimizer.zero_grad()
-                model(sums.give(integers(rank, step))).backward()
+                model(sums.give(evens(rank, step))).backward()
                 optimizer.step()
         for name, parameter in model.module.named_parameters():
             sums.applied[name] = -4 * parameter.detach().double().numpy().ravel()
-        sums.check(handle)
+        check_sums(sums, handle, rank)
         alike(fingerprint(model))
 
 
@@ -438,7 +403,7 @@ def test_accordion_decides_by_the_norms_of_all_shares_of_the_first_node(rank):
         position = json.loads(saved["about"])["schedule"]
         looks.append((position["norms"], position["critical"]))
 
-    with attached(Odd(), codec, options=options, **SEVERAL) as (model, handle):
+    with attached(odd(), codec, options=options, **SEVERAL) as (model, handle):
         for epoch, factor in enumerate(tripled):
             handle.epoch(epoch)
             look(handle)
@@ -455,7 +420,7 @@ def test_accordion_decides_by_the_norms_of_all_shares_of_the_first_node(rank):
         handle.epoch(5)
         look(handle)
     for shares in (1, 2, 4):
-        with attached(Odd(), codec, options=options | {"hierarchy": shares}) as (_, handle):
+        with attached(odd(), codec, options=options | {"hierarchy": shares}) as (_, handle):
             handle.load_state_dict(everything)
             handle.epoch(5)
             look(handle)

@@ -1,9 +1,5 @@
 """DDP's modes do what they promise, and residuals survive them."""
 
-import gc
-import threading
-import weakref
-
 import pytest
 import torch
 import torch.distributed as dist
@@ -12,12 +8,11 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 import gradwire.torch.ddp
 from tests.distributed.codecs import SEVERAL
-from tests.distributed.ranks import alike, on
+from tests.distributed.ranks import on
 from tests.distributed.scenarios.common import (
     Given,
     Sums,
     attached,
-    batch,
     fingerprint,
     integers,
     network,
@@ -72,40 +67,6 @@ def test_detach_goes_back_to_plain_ddp_and_attach_works_again(rank):
             gradwire.torch.ddp.attach(model, TOPK)
         train(model, rank, range(4, 6))
         assert second.report().compression > 2
-
-
-@on("two")
-def test_two_models_share_a_backward_pass(rank):
-    """As adversarial training has it, each with its codec."""
-    with (
-        attached(network(1), TOPK, **SEVERAL) as (one, _),
-        attached(network(2), gradwire.sidco(ratio=0.05), **SEVERAL) as (two, _),
-    ):
-        optimizer = torch.optim.SGD([*one.parameters(), *two.parameters()], lr=0.05)
-        for step in range(5):
-            inputs, targets = batch(rank, step)
-            optimizer.zero_grad()
-            (one(inputs) * two(inputs) - targets).square().mean().backward()
-            optimizer.step()
-        alike((fingerprint(one), fingerprint(two)))
-
-
-@on("two")
-def test_a_model_that_is_forgotten_leaves_no_threads(rank):
-    others = threading.enumerate()  # an earlier model's may still be ending
-    model = DistributedDataParallel(network())
-    handle = gradwire.torch.ddp.attach(model, TOPK)
-    train(model, rank, range(2))
-    new = [each for each in threading.enumerate() if each not in others]
-    threads = [each for each in new if each.name.startswith("gradwire")]
-    weight, kept = weakref.ref(model.module[0].weight), weakref.ref(handle)
-    del model, handle
-    gc.collect()
-    for thread in threads:
-        thread.join(30.0)
-    assert [thread.is_alive() for thread in threads] == [False, False]
-    assert kept() is None
-    assert weight() is None
 
 
 @on("three")

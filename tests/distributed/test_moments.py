@@ -38,15 +38,15 @@ def test_second_moments_are_of_what_is_squared_there(rank, size):
         for name, common in COMMON.items():
             assert float(moments[name].mean()) == pytest.approx(common**2 + noise, rel=rel)
 
-    def kept():
+    def dense_moments():
         return {name: optimizer.state[each]["exp_avg_sq"] for name, each in parameters.items()}
 
-    of_average, own = 1.0 / size, 1.0
+    of_average, of_ranks = 1.0 / size, 1.0
     train(range(60))
-    check(kept(), of_average, rel=0.1)
+    check(dense_moments(), of_average, rel=0.1)
     codec = gradwire.adam(0.1, beta2=BETA2)
     handle = gradwire.torch.ddp.attach(model, codec, optimizer=optimizer, min_numel=1)
-    for noise, steps in ((of_average, range(60, 61)), (own, range(61, 76))):
+    for noise, steps in ((of_average, range(60, 61)), (of_ranks, range(61, 76))):
         train(steps)
         (saved,) = handle.state_dict().values()
         check(saved["second_moment"], noise)
@@ -56,6 +56,6 @@ def test_second_moments_are_of_what_is_squared_there(rank, size):
     assert {float(each["step"]) for each in held.values()} == {120.0}
     assert len(optimizer.state) == 1  # the scalar, which is sent dense
     handle.detach()
-    check(kept(), of_average)
-    alike({name: bits(each) for name, each in kept().items()})
+    check(dense_moments(), of_average)
+    alike({name: bits(each) for name, each in dense_moments().items()})
     train(range(120, 122))

@@ -1,11 +1,11 @@
 """Each parameter has the codec that its name calls for; a schedule may count steps."""
 
-import io
+import functools
 
 import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import AdamW
+from torch.optim import SGD
 
 import gradwire
 import gradwire.torch.ddp
@@ -17,12 +17,12 @@ from tests.distributed.codecs import SEVERAL
 from tests.distributed.ranks import alike, on
 from tests.distributed.scenarios.common import (
     Given,
+    Run,
     Sums,
     attached,
     fingerprint,
     integers,
     network,
-    plain,
     residuals,
     train,
 )
@@ -54,29 +54,20 @@ def test_the_first_pattern_counts_and_other_parameters_are_sent_dense(rank):
 def test_an_optimizer_makes_its_own_step_where_no_codec_does(rank):
     """One parameter by Adam's steps, one by gradients, the others dense; resumed half-way."""
     codecs = {"0.*": gradwire.adam(ratio=0.05), "3.*": gradwire.signsgd()}
-
-    def run(steps, saved=None):
-        model = DistributedDataParallel(network(), **SEVERAL)
-        optimizer = AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
-        with gradwire.torch.ddp.attach(model, codecs, optimizer=optimizer) as handle:
-            halves = {"model": model.module, "optimizer": optimizer, "gradwire": handle}
-            if saved is not None:
-                saved = torch.load(io.BytesIO(saved), weights_only=True)
-                for name, each in halves.items():
-                    each.load_state_dict(saved[name])
-            train(model, rank, steps, optimizer=optimizer)
-            names = {id(each): name for name, each in model.module.named_parameters()}
-            kept = {names[id(each)] for each, state in optimizer.state.items() if state}
-            file = io.BytesIO()
-            torch.save({name: each.state_dict() for name, each in halves.items()}, file)
-            return (fingerprint(model), kept, plain(handle.state_dict())), file.getvalue()
-
-    whole, _ = run(range(6))
-    _, half = run(range(3))
-    assert run(range(3, 6), half)[0] == whole
-    alike(whole[0])
-    assert "0.weight" not in whole[1]
-    assert {"3.weight", "5.weight", "0.bias"} <= whole[1]
+    with Run(codecs) as run:
+        run.train(rank, range(3))
+        saved = run.save()
+        run.train(rank, range(3, 6))
+        whole = run.state()
+        names = {each: name for name, each in run.module.named_parameters()}
+        stepped = {names[each] for each, state in run.optimizer.state.items() if state}
+    assert "0.weight" not in stepped
+    assert {"3.weight", "5.weight", "0.bias"} <= stepped
+    with Run(codecs, seed=5) as run:
+        run.load(saved)
+        run.train(rank, range(3, 6))
+        assert run.state() == whole
+        run.end()
 
 
 @on("two")
@@ -128,28 +119,25 @@ def test_what_cannot_be_meant_is_refused_on_all_ranks(rank):
 @on("two")
 def test_a_schedule_by_steps_advances_alone_and_resumes(rank, schedule, expected):
     """A step undone at a boundary, and a resume in front of one."""
-    options, found = {"schedule": BySteps(schedule, steps=2)}, []
-
-    def start(seed=0):
-        return attached(network(seed), gradwire.topk(0.05), options=options, **SEVERAL)
-
-    with start() as (model, handle):
+    options, sent = {"schedule": BySteps(schedule, steps=2)}, []
+    codec, make = gradwire.topk(0.05), functools.partial(SGD, lr=0.05)
+    with Run(codec, make, **options) as run:
         for step in range(7):
-            train(model, rank, range(step, step + 1))
-            found.append(ratios(handle)["0.weight"])
-        whole = alike(fingerprint(model)), plain(handle.state_dict())
-    assert found == expected
-    with start() as (model, handle):
-        handle.epoch(5)  # as a trainer calls it: without effect
-        train(model, rank, range(4))
-        before = fingerprint(model)
-        model.zero_grad()
-        model(torch.ones(2, 32)).sum().backward()  # the step at a boundary, undone
-        handle.discard()
-        assert fingerprint(model) == before
-        saved = model.module.state_dict(), handle.state_dict()
-    with start(seed=5) as (model, handle):
-        model.module.load_state_dict(saved[0])
-        handle.load_state_dict(saved[1])
-        train(model, rank, range(4, 7))
-        assert whole == (fingerprint(model), plain(handle.state_dict()))
+            run.train(rank, [step])
+            sent.append(ratios(run.handle)["0.weight"])
+        whole = run.state()
+        alike(whole[0])
+    assert sent == expected
+    with Run(codec, make, **options) as run:
+        run.handle.epoch(5)  # as a trainer calls it: without effect
+        run.train(rank, range(4))
+        before = fingerprint(run.module)
+        run.model.zero_grad()
+        run.model(torch.ones(2, 32)).sum().backward()  # the step at a boundary, undone
+        run.handle.discard()
+        assert fingerprint(run.module) == before
+        saved = run.save()
+    with Run(codec, make, seed=5, **options) as run:
+        run.load(saved)
+        run.train(rank, range(4, 7))
+        assert run.state() == whole

@@ -7,6 +7,7 @@ import gc
 import math
 import re
 import threading
+import warnings
 import weakref
 
 import pytest
@@ -29,12 +30,14 @@ from gradwire.torch.ddp import ExchangeError, GradientError, UpdateError
 from tests.distributed.ranks import alike, on, together
 from tests.distributed.scenarios.common import (
     SMALL_BUCKETS,
+    Run,
     attached,
     batch,
     fingerprint,
     network,
     plain,
     reaches,
+    train,
 )
 
 KINDS = ["momentum", "adam"]
@@ -59,70 +62,52 @@ def optimizer_of(kind, parameters):
     return SGD(parameters, lr=0.05)
 
 
-class Run:
-    """A model with a codec and an optimizer that know of each other."""
-
-    def __init__(self, kind, *, seed=0, **ddp):
-        options = {"bucket_cap_mb": SMALL_BUCKETS, **ddp}
-        self.model = DistributedDataParallel(network(seed), **options)
-        self.optimizer = optimizer_of(kind, self.model.parameters())
-        self.handle = gradwire.torch.ddp.attach(
-            self.model, codec_of(kind), optimizer=self.optimizer
-        )
-
-    def backward(self, rank, step, *, exchange=True):
-        with contextlib.nullcontext() if exchange else self.model.no_sync():
-            inputs, targets = batch(rank, step)
-            mse_loss(self.model(inputs), targets).backward()
-
-    def train(self, rank, steps, *, exchange=True):
-        for step in steps:
-            self.optimizer.zero_grad()
-            self.backward(rank, step, exchange=exchange)
-            self.optimizer.step()
-
-    def saved(self):
-        return plain(self.handle.state_dict()), fingerprint(self.model)
-
-    def end(self):
-        """Detach; return the bits of all parameters, which all ranks have to have."""
-        self.handle.detach()
-        return alike(fingerprint(self.model))
+def started(kind, ddp=None, **options):
+    """A run with that codec and that optimizer."""
+    return Run(codec_of(kind), functools.partial(optimizer_of, kind), ddp=ddp, **options)
 
 
-@pytest.mark.parametrize("dense_first", [False, True])
-@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize(("nesterov", "dense_first"), [(False, True), (True, False)])
 @on("two")
 def test_momentum_on_the_ranks_is_sgd_if_everything_is_sent(rank, nesterov, dense_first):
-    """Two groups, and a schedule."""
-    found = []
-    for compressed in (True, False):
-        model = DistributedDataParallel(network(), bucket_cap_mb=SMALL_BUCKETS)
-        every = list(model.parameters())
+    """Two groups, and a schedule; saved and loaded on the way."""
+
+    def grouped(parameters):
+        every = list(parameters)
         groups = [
             {"params": [each for each in every if each.ndim > 1]},
             {"params": [each for each in every if each.ndim < 2], "weight_decay": 0.0},
         ]
-        optimizer = SGD(groups, lr=0.1, momentum=0.9, weight_decay=0.01, nesterov=nesterov)
+        return SGD(groups, lr=0.1, momentum=0.9, weight_decay=0.01, nesterov=nesterov)
+
+    def go(backward, optimizer, steps, told=lambda _: None):
         schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
-        with contextlib.ExitStack() as stack:
-            if compressed:
-                memory = MomentumCorrection(momentum=0.9, nesterov=nesterov, masking=False)
-                codec = gradwire.Codec(sparsify=TopK(ratio=1.0), memory=memory)
-                options = {"schedule": DenseWarmUp(1)} if dense_first else {}
-                handle = stack.enter_context(
-                    gradwire.torch.ddp.attach(model, codec, optimizer=optimizer, **options)
-                )
-            for step in range(8):
-                if compressed:
-                    handle.epoch(step // 4)
-                inputs, targets = batch(rank, step)
-                optimizer.zero_grad()
-                mse_loss(model(inputs), targets).backward()
-                optimizer.step()
-                schedule.step()
-        found.append([each.detach() for each in every])
-    assert max(float((a - b).abs().max()) for a, b in zip(*found, strict=True)) < 1e-6
+        for step in steps:
+            told(step // 4)
+            optimizer.zero_grad()
+            backward(rank, step)
+            optimizer.step()
+            schedule.step()
+
+    plain = DistributedDataParallel(network())
+
+    def backward(rank, step):
+        inputs, targets = batch(rank, step)
+        mse_loss(plain(inputs), targets).backward()
+
+    memory = MomentumCorrection(momentum=0.9, nesterov=nesterov, masking=False)
+    codec = gradwire.Codec(sparsify=TopK(ratio=1.0), memory=memory)
+    options = {"schedule": DenseWarmUp(1)} if dense_first else {}
+    optimizer, saved = grouped(plain.parameters()), None
+    for steps in (range(5), range(5, 9)):
+        go(backward, optimizer, steps)
+        with Run(codec, grouped, seed=steps.start, **options) as run:
+            if saved is not None:
+                run.load(saved)
+            go(run.backward, run.optimizer, steps, run.handle.epoch)
+            saved = run.save()
+    both = zip(plain.parameters(), run.model.parameters(), strict=True)
+    assert max(float((one - other).detach().abs().max()) for one, other in both) < 1e-6
 
 
 @pytest.mark.parametrize("ddp", MODES, ids=str)
@@ -132,7 +117,7 @@ def test_accumulating_without_no_sync_is_refused_before_anything_is_compressed(r
     """Then training goes on as if there had been no such passes."""
     saved = []
     for mistaken in (False, True):
-        run = Run(kind, **ddp)
+        run = started(kind, ddp)
         run.train(rank, range(3))
         if mistaken:
             before = run.handle.report().collectives, fingerprint(run.model)
@@ -146,15 +131,51 @@ def test_accumulating_without_no_sync_is_refused_before_anything_is_compressed(r
             run.optimizer.zero_grad()
             assert run.handle.step == 4, "the one that is thrown away"
         run.train(rank, range(3, 6))
-        saved.append(run.saved())
+        saved.append(run.state())
         run.end()
     assert saved[0] == saved[1]
+
+
+@pytest.mark.parametrize("kind", ALL_KINDS)
+@on("two")
+def test_a_loss_scale_changes_no_bit_and_a_skipped_step_leaves_no_trace(rank, kind):
+    states = []
+    for enabled in (True, False):
+        scaler = torch.amp.GradScaler("cpu", 1024.0, growth_interval=2, enabled=enabled)
+        with started(kind, grad_scaler=scaler) as run:
+
+            def step_with(step, factor=1.0, scaler=scaler, run=run):
+                inputs, targets = batch(rank, step)
+                run.optimizer.zero_grad()
+                scaler.scale(mse_loss(run.model(inputs), targets) * factor).backward()
+                scaler.step(run.optimizer)
+                scaler.update()
+
+            for step in range(6):
+                if enabled and step == 3:
+                    before = run.state()
+                    step_with(50, torch.inf if rank == 1 else 1.0)
+                    assert before == run.state()
+                step_with(step)
+            states.append(run.state())
+    assert states[0] == states[1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@on("two")
+def test_a_loss_scaler_that_attach_was_not_given_is_told(rank, kind):
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    with warnings.catch_warnings(record=True) as caught, started(kind) as run:
+        warnings.simplefilter("always")
+        train(run.model, rank, range(3), scaler=scaler, optimizer=run.optimizer)
+    texts = [str(each.message) for each in caught]
+    assert sum("attach(..., grad_scaler=)" in each for each in texts) == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @on("two")
 def test_a_gradient_on_top_of_an_update_is_not_applied(rank, kind):
-    run = Run(kind)
+    run = started(kind)
     run.train(rank, range(2))
     run.backward(rank, 50, exchange=False)
     before = fingerprint(run.model)
@@ -172,14 +193,14 @@ def test_a_gradient_on_top_of_an_update_is_not_applied(rank, kind):
 def test_a_step_exchanges_what_no_sync_left(rank, kind, ddp):
     saved, sums, norms = [], [], []
     for exchange in (True, False):
-        run = Run(kind, **ddp)
+        run = started(kind, ddp)
         run.train(rank, range(5), exchange=exchange)
         run.train(rank, range(5, 7))
-        saved.append(run.saved())
+        saved.append(run.state())
         run.end()
     assert saved[0] == saved[1]
     for last in (True, False):
-        run = Run(kind, **ddp)
+        run = started(kind, ddp)
         for step in range(4):
             run.optimizer.zero_grad()
             for part in range(3):
@@ -187,7 +208,7 @@ def test_a_step_exchanges_what_no_sync_left(rank, kind, ddp):
             run.optimizer.step()
         sums.append(run.end())
     assert sums[0] == sums[1]
-    run = Run(kind, **ddp)
+    run = started(kind, ddp)
     for step in range(5):
         run.optimizer.zero_grad()
         run.backward(rank, step, exchange=False)
@@ -206,7 +227,7 @@ def test_a_step_exchanges_what_no_sync_left(rank, kind, ddp):
 @on("two")
 def test_a_step_exchanges_what_a_pause_averaged(rank, kind):
     """Combine the gradients of two paused passes, and apply what comes out."""
-    run = Run(kind)
+    run = started(kind)
     run.train(rank, range(2))
     for step in range(2, 6):
         with run.handle.paused():
@@ -246,7 +267,7 @@ def test_passes_that_are_cleared_leave_no_trace(rank, kind, ddp):
     ]
     saved = []
     for waste in (False, True):
-        run = Run(kind, **ddp)
+        run = started(kind, ddp)
         for step, way in enumerate(ways):
             run.train(rank, range(step, step + 1))
             if waste:
@@ -254,7 +275,7 @@ def test_passes_that_are_cleared_leave_no_trace(rank, kind, ddp):
                 run.backward(rank, 50 + step)
                 way(run)
         run.train(rank, range(len(ways), len(ways) + 2))
-        saved.append((run.saved(), run.handle.step))
+        saved.append((run.state(), run.handle.step))
         run.end()
     assert saved[0] == saved[1]
     assert saved[1][1] == 10
@@ -264,7 +285,7 @@ def test_passes_that_are_cleared_leave_no_trace(rank, kind, ddp):
 @on("two")
 def test_a_checkpoint_holds_only_what_was_applied(rank, kind):
     """What was undone for it cannot be applied after."""
-    run = Run(kind)
+    run = started(kind)
     run.train(rank, range(3))
     before = plain(run.handle.state_dict())
     run.optimizer.zero_grad()
@@ -287,7 +308,7 @@ def test_a_checkpoint_holds_only_what_was_applied(rank, kind):
 @on("short_lived")
 def test_ranks_at_odds_get_a_typed_error(rank, what, said):
     """Only rank 0 makes a step, or runs its passes within no_sync()."""
-    run = Run("momentum")
+    run = started("momentum")
     run.train(rank, range(2))
 
     def go_on():
@@ -305,12 +326,12 @@ def test_ranks_at_odds_get_a_typed_error(rank, what, said):
 def test_an_optimizer_keeps_no_model_alive(rank):
     """Forget a model without detaching, and keep its optimizer; then forget that, too."""
     others = set(threading.enumerate())
-    run = Run("momentum")
+    run = started("momentum")
     run.train(rank, range(2))
     new = set(threading.enumerate()) - others
     threads = [each for each in new if each.name.startswith("gradwire")]
     assert threads
-    kept, weight = weakref.ref(run.handle), weakref.ref(run.model.module[0].weight)
+    handle, weight = weakref.ref(run.handle), weakref.ref(run.model.module[0].weight)
     optimizer = run.optimizer
     del run
 
@@ -322,7 +343,7 @@ def test_an_optimizer_keeps_no_model_alive(rank):
     assert not optimizer._optimizer_step_pre_hooks
     del optimizer
     gc.collect()
-    assert kept() is None
+    assert handle() is None
     assert weight() is None
 
 
@@ -351,7 +372,7 @@ def test_two_models_may_share_an_optimizer(rank, kind):
 @pytest.mark.parametrize("kind", ALL_KINDS)
 @on("two")
 def test_ranks_without_inputs_follow(rank, kind):
-    run = Run(kind)
+    run = started(kind)
     with run.model.join():
         run.train(rank, range(3 + rank))
     alike(fingerprint(run.model))
@@ -434,7 +455,7 @@ def test_a_generator_may_pass_through_a_discriminator_that_is_cleared_or_paused(
 @pytest.mark.parametrize("kind", ALL_KINDS)
 @on("two")
 def test_another_optimizer_than_the_attached_one_is_refused_at_its_first_step(rank, kind):
-    run = Run(kind)
+    run = started(kind)
     own = "torch.optim.AdamW" if kind == "adam" else "torch.optim.SGD"
     makes = {
         "anew": (own, lambda model: optimizer_of(kind, model.parameters())),
@@ -467,9 +488,9 @@ def test_another_optimizer_than_the_attached_one_is_refused_at_its_first_step(ra
     run.handle = gradwire.torch.ddp.attach(run.model, codec_of(kind), optimizer=replaced)
     run.handle.load_state_dict(saved)
     run.train(rank, range(4, 6))
-    whole = Run(kind)
+    whole = started(kind)
     whole.train(rank, range(6))
-    assert whole.saved() == run.saved(), "as if there had been no other one"
+    assert whole.state() == run.state(), "as if there had been no other one"
     whole.end()
     run.handle.detach()
     run.backward(rank, 6)
@@ -530,7 +551,7 @@ def test_optimizers_that_go_together_are_let_alone(rank, how):
 @pytest.mark.parametrize("kind", ["adam", "plain"])
 @on("two")
 def test_a_model_that_something_else_trains_is_told_after_three_undone_passes(rank, kind, how):
-    run, text, passes = Run(kind), "", 0
+    run, text, passes = started(kind), "", 0
     run.train(rank, range(2))
     for step in range(2, 10):
         run.model.zero_grad()

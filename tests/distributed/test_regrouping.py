@@ -56,7 +56,14 @@ def a_rank_dies(rank, name):
     return [*prints, fingerprint(module)]
 
 
-@pytest.mark.parametrize("name", ["senders", "leader", "scattered", "default"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(pytest.param(n, marks=pytest.mark.full) for n in ("senders", "scattered")),
+        "leader",
+        "default",
+    ],
+)
 def test_the_others_go_on_when_a_rank_dies(nursery, name):
     ranks = Ranks(nursery, 3, timeout=8.0)
     try:

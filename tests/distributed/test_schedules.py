@@ -1,6 +1,5 @@
 """Schedules change what is sent on all ranks in the same step, and nothing is lost thereby."""
 
-import contextlib
 import gc
 import warnings
 
@@ -9,12 +8,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import AdamW
 
 import gradwire
 import gradwire.torch.ddp
 from gradwire.schedule import Accordion, BySteps, Constant, DenseWarmUp, WarmUp
-from gradwire.schedule.warm_up import RATIO, STEPS
+from gradwire.schedule.base import RATIO, STEPS
 from gradwire.torch.engine.scheduler import EPOCH
 from gradwire.torch.engine.step import BufferPool
 from tests.distributed.ranks import alike, on
@@ -22,6 +20,7 @@ from tests.distributed.scenarios.common import (
     SHAPES,
     SMALL_BUCKETS,
     Given,
+    Run,
     Sums,
     about,
     attached,
@@ -81,42 +80,33 @@ def sized(model, rank, **values):
     ).backward()
 
 
-@pytest.mark.parametrize("lowered", [True, False], ids=["", "the learning rate stays"])
 @on("two")
-def test_accordion_follows_the_rule_of_section_6_1(rank, lowered):
+def test_accordion_follows_the_rule_of_section_6_1(rank):
     """Parameter by parameter, with an interval of two."""
     low, high = 0.5, 0.05
     walk = [
         ({"a": 1.0, "b": 1.0, "c": 1.0}, 0.1),  # epoch 0: everything is critical
         ({"a": 9.0, "b": 9.0, "c": 9.0}, 0.1),  # not looked at
         ({"a": 1.0, "b": 1.5, "c": 0.0}, 0.1),  # b by exactly eta, c to nothing
-        ({"a": 1.0, "b": 1.0, "c": 1.0}, 0.01),  # the learning rate falls: see the next
+        ({"a": 1.0, "b": 1.0, "c": 1.0}, 0.01),  # a is calm, but the learning rate falls
         ({"a": 1.2, "b": 1.4, "c": 1.0}, 0.01),  # a and b calm, c from nothing
         ({}, 0.01),
     ]
-    found = []
+    sent = []
     with scheduled(Accordion(low, high, eta=0.5, interval=2), module=Given()) as (model, handle):
         for epoch, (values, lr) in enumerate(walk):
-            lr = lr if lowered else 0.1
             handle.epoch(epoch, lr=lr)
-            found.append(ratios(handle))
+            sent.append(ratios(handle))
             before = plain(handle.state_dict())
             handle.epoch(epoch, lr=lr)  # the same one again changes nothing
             assert before == plain(handle.state_dict())
             for _ in range(2):
                 sized(model, rank, **values)
         norms = about(handle.state_dict())["schedule"]["norms"]
-    everything = {"a": low, "b": low, "c": low}
-    if lowered:
-        assert found[:3] == [everything] * 3
-        # After epoch 2 a is calm; but the learning rate was lowered with epoch 3.
-        assert found[3] == everything
-        assert found[4] == everything, "until the next look"
-        assert found[5] == {"a": high, "b": high, "c": low}
-        # Rank 0's gradients decide: those of rank 1 are a million times as large.
-        assert norms["a"] == pytest.approx(2 * 1.2 * np.sqrt(64 * 40), rel=1e-6)
-    else:
-        assert found[3] == found[4] == {"a": high, "b": low, "c": low}
+    assert sent[:5] == [{"a": low, "b": low, "c": low}] * 5, "until the next look"
+    assert sent[5] == {"a": high, "b": high, "c": low}
+    # Rank 0's gradients decide: those of rank 1 are a million times as large.
+    assert norms["a"] == pytest.approx(2 * 1.2 * np.sqrt(64 * 40), rel=1e-6)
 
 
 @on("two")
@@ -140,8 +130,6 @@ def test_accordion_goes_on_with_codecs_saved_when_the_default_was_an_all_gather(
 TOPK = gradwire.topk(ratio=0.02)
 RESUMED = {
     "accordion": (TOPK, Accordion(0.5, 0.02, eta=0.2, interval=2)),
-    "warm-up": (TOPK, WarmUp((0.5, 0.2, 0.1))),
-    "dense": (TOPK, DenseWarmUp(3)),
     "scalecom": (gradwire.scalecom(0.02), DenseWarmUp(2)),
     "dgc": (gradwire.dgc(0.02), WarmUp.code(0.02, 3)),
 }
@@ -220,17 +208,6 @@ def test_decisions_that_differ_between_ranks_are_not_loaded(rank):
 # What codecs that send steps begin with -------------------------------------------------------
 
 
-@contextlib.contextmanager
-def stepping(codec=None, *, seed=0, module=None, **options):
-    """A model and its optimizer, with `gradwire.adam` unless said otherwise."""
-    module = network(seed) if module is None else module
-    optimizer = AdamW(module.parameters(), lr=1e-2)
-    codec = gradwire.adam(ratio=0.01) if codec is None else codec
-    options = {"optimizer": optimizer, **options}
-    with attached(module, codec, options=options, bucket_cap_mb=SMALL_BUCKETS) as (model, handle):
-        yield model, optimizer, handle
-
-
 ADAM = gradwire.adam(ratio=0.01)
 BEGUN = {
     "adam": (ADAM, {}, 0.01),
@@ -249,17 +226,15 @@ BEGUN = {
 def test_codecs_that_send_steps_begin_with_a_warm_up(rank, kind):
     codec, options, ratio = BEGUN[kind]
     told = []
-    with warnings.catch_warnings(), stepping(codec, **options) as (model, optimizer, handle):
+    with warnings.catch_warnings(), Run(codec, **options) as run:
         warnings.simplefilter("ignore")
         for steps in (range(1), range(1, STEPS), range(STEPS, STEPS + 4)):
-            handle.report(reset=True)
-            train(model, rank, steps, optimizer=optimizer)
-            report = handle.report()
-            sent = handle._parameters["0.weight"].codec.sparsify
+            run.handle.report(reset=True)
+            run.train(rank, steps)
+            report, sent = run.handle.report(), run.parameter().codec.sparsify
             told.append((getattr(sent, "ratio", None), report.schedule, report.wire_bytes))
-            other = handle._parameters["3.weight"].codec.sparsify
-            assert kind != "named" or not hasattr(other, "ratio")
-        alike(fingerprint(model))
+            assert kind != "named" or not hasattr(run.parameter("3.weight").codec.sparsify, "ratio")
+        alike(fingerprint(run.model))
     (first, _, _), (last, shown, many), (after, over, few) = told
     assert after == ratio
     if kind in ("adam", "named", "said"):
@@ -272,77 +247,64 @@ def test_codecs_that_send_steps_begin_with_a_warm_up(rank, kind):
         assert {shown for _, shown, _ in told} == {""}
 
 
-def go(rank, model, optimizer, handle, steps):
-    """Train; where the warm-up ends, passes are thrown away: by hand, and as no step follows."""
-    for step in steps:
-        if step == STEPS:
-            for discards in (True, True, False):
-                optimizer.zero_grad()
-                model(torch.ones(4, 32)).sum().backward()
-                if discards:
-                    handle.discard()
-        train(model, rank, range(step, step + 1), optimizer=optimizer)
-    return fingerprint(model), plain(handle.state_dict())
+def warmed_up(rank, folder, steps):
+    """Save after so many steps, and go on from there; where the warm-up ends, passes are undone."""
+
+    def go(run, steps):
+        for step in steps:
+            if step == STEPS:
+                for discards in (True, True, False):
+                    run.optimizer.zero_grad()
+                    run.model(torch.ones(4, 32)).sum().backward()
+                    if discards:
+                        run.handle.discard()
+            run.train(rank, [step])
+        return run.state()
+
+    with Run(ADAM) as run:
+        go(run, range(steps))
+        saved = run.save()
+        whole = go(run, range(steps, STEPS + 5))
+    (folder / f"{rank}.pt").write_bytes(saved)
+    with Run(ADAM, seed=99) as run:
+        run.load(saved)
+        assert go(run, range(steps, STEPS + 5)) == whole
+        assert set(ratios(run.handle).values()) == {0.01}
 
 
-def resumes(rank, folder, steps):
-    """Train on for a few steps after a checkpoint of this step."""
-    file = folder / f"{rank}.pt"
-    with stepping() as (model, optimizer, handle):
-        go(rank, model, optimizer, handle, range(steps))
-        halves = {"model": model.module, "optimizer": optimizer, "handle": handle}
-        torch.save({name: each.state_dict() for name, each in halves.items()}, file)
-        whole = go(rank, model, optimizer, handle, range(steps, STEPS + 5))
-    saved = torch.load(file, weights_only=True)
-    with stepping(seed=99) as (model, optimizer, handle):
-        model.module.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])
-        handle.load_state_dict(saved["handle"])
-        assert go(rank, model, optimizer, handle, range(steps, STEPS + 5)) == whole
-        assert set(ratios(handle).values()) == {0.01}
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("steps", [3, STEPS - 2, STEPS, STEPS + 2])
-@on("two")
-def test_a_warm_up_by_steps_goes_on_where_it_was_saved(rank, steps, tmp_path):
-    resumes(rank, tmp_path, steps)
-
-
-def resumes_on_others(rank, folder, steps):
-    """Go on from what `resumes` has saved with two ranks, until the warm-up is over."""
+def warmed_up_on_others(rank, folder, steps):
+    """Go on from what two ranks have saved."""
     saved = [torch.load(folder / f"{each}.pt", weights_only=True) for each in range(2)]
-    found = []
-    with stepping(seed=99) as (model, optimizer, handle):
-        model.module.load_state_dict(saved[0]["model"])
-        optimizer.load_state_dict(saved[0]["optimizer"])
-        handle.load_state_dict([each["handle"] for each in saved])
+    sent = []
+    with Run(ADAM, seed=99) as run:
+        run.module.load_state_dict(saved[0]["model"])
+        run.optimizer.load_state_dict(saved[0]["optimizer"])
+        run.handle.load_state_dict([each["gradwire"] for each in saved])
         for step in range(steps, STEPS + 3):
-            train(model, rank, range(step, step + 1), optimizer=optimizer)
-            found.append(ratios(handle)["0.weight"])
-        assert found == [RATIO] * 3 + [0.01] * 3
-        alike(fingerprint(model))
+            run.train(rank, [step])
+            sent.append(ratios(run.handle)["0.weight"])
+        assert sent == [RATIO] * 3 + [0.01] * 3
+        alike(fingerprint(run.model))
 
 
 @pytest.mark.full
-def test_a_warm_up_goes_on_with_another_number_of_ranks(two, three, tmp_path):
-    two.run(resumes, folder=tmp_path, steps=STEPS - 3)
-    three.run(resumes_on_others, folder=tmp_path, steps=STEPS - 3)
+def test_a_warm_up_by_steps_goes_on_where_it_was_saved_also_with_other_ranks(two, three, tmp_path):
+    two.run(warmed_up, folder=tmp_path, steps=STEPS - 3)
+    three.run(warmed_up_on_others, folder=tmp_path, steps=STEPS - 3)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(("steps", "ratio"), [(3, RATIO), (STEPS + 3, 0.01)])
 @on("two")
 def test_a_run_from_before_there_was_a_warm_up_is_not_warmed_up_late(rank, steps, ratio):
-    with stepping(schedule=Constant()) as (model, optimizer, handle):
-        train(model, rank, range(steps), optimizer=optimizer)
-        saved, halves = handle.state_dict(), optimizer.state_dict()
-    with stepping() as (model, optimizer, handle):
-        optimizer.load_state_dict(halves)
-        handle.load_state_dict(saved)
-        train(model, rank, range(steps, steps + 1), optimizer=optimizer)
-        assert ratios(handle)["0.weight"] == ratio
-        assert about(handle.state_dict())["schedule"]["epoch"] == (ratio == 0.01)
+    with Run(ADAM, schedule=Constant()) as run:
+        run.train(rank, range(steps))
+        saved = run.save()
+    with Run(ADAM) as run:
+        run.load(saved)
+        run.train(rank, [steps])
+        assert ratios(run.handle)["0.weight"] == ratio
+        assert about(run.handle.state_dict())["schedule"]["epoch"] == (ratio == 0.01)
 
 
 @pytest.mark.full
@@ -351,15 +313,14 @@ def test_the_buffers_of_a_warm_up_are_given_back(rank):
     gc.collect()
     others = {id(each) for each in gc.get_objects() if isinstance(each, BufferPool)}
     layers = (torch.nn.Linear(*each, bias=False) for each in ((32, 2000), (2000, 16)))
-    schedule, found = BySteps(WarmUp((0.05,)), STEPS), []
-    with stepping(module=torch.nn.Sequential(*layers), schedule=schedule) as run:
-        model, optimizer, handle = run
+    schedule, nbytes = BySteps(WarmUp((0.05,)), STEPS), []
+    with Run(ADAM, module=torch.nn.Sequential(*layers), schedule=schedule) as run:
         for steps in (range(STEPS), range(STEPS, STEPS + 8)):
-            train(model, rank, steps, optimizer=optimizer)
-            handle.report()  # waits for what is under way
+            run.train(rank, steps)
+            run.handle.report()  # waits for what is under way
             mine = [each for each in gc.get_objects() if isinstance(each, BufferPool)]
-            found.append(sum(each.nbytes for each in mine if id(each) not in others))
-    warm, after = found
+            nbytes.append(sum(each.nbytes for each in mine if id(each) not in others))
+    warm, after = nbytes
     assert 0 < 2 * after < warm
 
 

@@ -77,7 +77,7 @@ def real(rank, size, codec, optimizer, schedule):
         return state, nbytes, task.evaluate(model.module)
 
 
-class Kept(Toy):
+class Remembering(Toy):
     """Keeps the model."""
 
     def model(self, seed):
@@ -90,7 +90,7 @@ def compare(two, codec, optimizer, schedule=None):
     ran = two.run(real, codec=codec, optimizer=optimizer, schedule=schedule)
     state, nbytes, measures = ran[0]
     kind = methods.ADAMW if optimizer == "adamw" else methods.SGD
-    method, task = methods.Method(codec, optimizer, kind, schedule), Kept()
+    method, task = methods.Method(codec, optimizer, kind, schedule), Remembering()
     curve = running.run(task, method, RATE, ranks=2, seed=0, steps=STEPS, evaluations=1)
     simulated = {name: each.numpy() for name, each in task.last.state_dict().items()}
     for name, value in state.items():

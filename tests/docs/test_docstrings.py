@@ -48,15 +48,6 @@ def test_every_parameter_of_a_public_name_is_explained(name):
         assert told(text, "Parameters") | told(text, "Attributes") | plain >= fields
 
 
-@pytest.mark.parametrize("name", [name for name in OBJECTS if name.startswith("cost.")])
-def test_every_parameter_of_the_cost_models_methods_is_explained(name):
-    for method, function in vars(OBJECTS[name]).items():
-        function = getattr(function, "__func__", function)
-        if inspect.isfunction(function) and not method.startswith("_"):
-            text = inspect.getdoc(function) or ""
-            assert told(text, "Parameters") >= given(function), method
-
-
 @pytest.mark.parametrize("preset", OWN, ids=lambda preset: preset.name)
 def test_a_preset_explains_its_options_with_their_defaults_and_papers(preset):
     text = inspect.getdoc(preset.build) or ""

@@ -20,22 +20,10 @@ def quantizer_name(case) -> str:
     return QUANTIZERS.get(name, name)
 
 
-cases = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-
-
-def floats(words: list[str]) -> np.ndarray:
-    return np.array([int(word, 16) for word in words], np.uint32).view(np.float32)
-
-
-def tensor(case) -> np.ndarray:
-    out = np.zeros(case["numel"], np.float32)
-    out[case["indices"]] = floats(case["values"])
-    return out
-
-
-@cases
-def test_headers(case):
-    frame = gradwire.Frame((FOLDER / f"{case['name']}.gwf").read_bytes())
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_headers_and_contents_are_those_of_the_manifest_to_the_bit(case):
+    data = (FOLDER / f"{case['name']}.gwf").read_bytes()
+    frame = gradwire.Frame(data)
     header = frame.header()
     assert frame.nbytes == case["length"]
     assert header["version"] == 1
@@ -44,19 +32,11 @@ def test_headers(case):
     assert header["quantizer"] == quantizer_name(case)
     for field in ("dtype", "sparsifier", "exponent", "numel", "count"):
         assert header[field] == case[field]
-
-
-@cases
-def test_contents_to_the_bit(case):
-    frame = gradwire.Frame((FOLDER / f"{case['name']}.gwf").read_bytes())
+    values = np.array([int(word, 16) for word in case["values"]], np.uint32).view(np.float32)
     assert frame.indices().tolist() == case["indices"]
-    assert frame.values().tobytes() == floats(case["values"]).tobytes()
-
-
-@cases
-def test_decoding_to_the_bit(case):
-    data = (FOLDER / f"{case['name']}.gwf").read_bytes()
-    expected = tensor(case)
+    assert frame.values().tobytes() == values.tobytes()
+    expected = np.zeros(case["numel"], np.float32)
+    expected[case["indices"]] = values
     assert gradwire.decode(data).tobytes() == expected.tobytes()
     out = np.ones(case["numel"], np.float32)
     gradwire.decode_add(data, out, 0.5)

@@ -32,21 +32,26 @@ def tensor():
     return torch.randn(N, generator=torch.Generator().manual_seed(5))
 
 
+@pytest.mark.parametrize("by", [cpu, pytest.param(cuda, marks=needs_kernels)], ids=["cpu", "cuda"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("preset", presets, ids=names)
-def test_frames_and_states_are_those_of_the_cpu(preset, dtype, tensor):
+def test_frames_and_states_are_those_of_the_cpu(preset, dtype, by, tensor):
     x = tensor.to(dtype)
-    there = x.to(DEVICE)
-    codec = made_for_kernels(preset, x.shape)
-    states = codec.init_state(N), codec.init_state(N)
+    there, codec = x.to(DEVICE), made_for_kernels(preset, x.shape)
+    states = [each.init_state(codec, N, "w", 3) for each in (by, cpu)]
     out, total = torch.zeros(N, device=DEVICE), torch.zeros(N)
-    for _ in range(3):
+    for step in range(4):
         frame = gradwire.torch.encode(codec, there, states[0])
         assert bytes(frame) == bytes(cpu.encode(codec, x, states[1], None))
         gradwire.torch.decode_add(frame, out, 0.5)
         cpu.decode_add(frame, total, 0.5)
+        if step == 2:
+            for state in states:
+                state.rollback()
+        assert same_state(states[0].state_dict(), states[1].state_dict())
     assert torch.equal(out.cpu(), total)
-    assert same_state(states[0].state_dict(), states[1].state_dict())
+    decoded = gradwire.torch.decode(frame, torch.empty(N, device=DEVICE))
+    assert torch.equal(decoded.cpu(), cpu.decode(frame, None, None))
 
 
 @needs_kernels
@@ -56,24 +61,6 @@ def test_every_gpu_passes_its_trial():
         found = trial.run(torch.device(place), whole=True)
         print(found)
         assert found.failure is None
-
-
-@needs_kernels
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("preset", presets, ids=names)
-def test_kernels_write_the_frames_and_states_of_the_cpu(preset, dtype, tensor):
-    x = tensor.to(dtype)
-    there, codec = x.to(DEVICE), made_for_kernels(preset, x.shape)
-    states = [each.init_state(codec, N, "w", 3) for each in (cuda, cpu)]
-    for step in range(4):
-        frame = gradwire.torch.encode(codec, there, states[0])
-        assert bytes(frame) == bytes(cpu.encode(codec, x, states[1], None))
-        if step == 2:
-            for state in states:
-                state.rollback()
-        assert same_state(states[0].state_dict(), states[1].state_dict())
-    decoded = gradwire.torch.decode(frame, torch.empty(N, device=DEVICE))
-    assert torch.equal(decoded.cpu(), cpu.decode(frame, None, None))
 
 
 @needs_kernels

@@ -1,5 +1,7 @@
 """Every preset as its example makes it, and tensors to try it on."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 import gradwire
@@ -60,3 +62,11 @@ DEGENERATE: dict[str, np.ndarray] = {
 
 presets = list(PRESETS.values())
 names = list(PRESETS)
+
+
+def frame_of(preset: Preset, make: Callable[..., gradwire.Codec] = made) -> bytes:
+    """The second frame of a small matrix, of 12 x 16."""
+    codec = make(preset, (12, 16))
+    state = codec.init_state(192, name="w")
+    codec.encode(gradient(192), state)
+    return bytes(codec.encode(gradient(192, 1), state))

@@ -13,8 +13,8 @@ import torch
 import gradwire
 import gradwire.torch
 from gradwire.torch import backends
-from gradwire.torch.backends import host
-from gradwire.torch.backends.host import Staging, staging
+from gradwire.torch.backends import staging as staging_module
+from gradwire.torch.backends.staging import Staging, staging
 from tests.torch.late import Late, late, register
 
 N = 3000
@@ -150,7 +150,7 @@ class TestDevice:
     def test_without_streams_the_device_is_waited_for_as_a_whole(
         self, on_device, tensor, monkeypatch
     ):
-        monkeypatch.setattr(host, "_STREAMS", ("Missing",))
+        monkeypatch.setattr(staging_module, "_STREAMS", ("Missing",))
         monkeypatch.setattr(late, "synchronize", lambda: late._default.synchronize(), raising=False)
         buffer = on_device(torch.zeros(N))
         elsewhere = late.Stream()

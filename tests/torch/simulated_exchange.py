@@ -18,7 +18,7 @@ from gradwire.torch import backends
 from gradwire.torch.backends import cuda, dispatch
 from gradwire.torch.backends.cuda import merging, operators
 from gradwire.torch.backends.cuda.preload import preload
-from gradwire.torch.backends.host import Staging, staging
+from gradwire.torch.backends.staging import Staging, staging
 from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.parameter import ParameterSlot, SizeLimit, new_state
 from gradwire.torch.engine.pipeline import ExchangePipeline

@@ -7,12 +7,11 @@ import pytest
 import torch
 
 import gradwire
-from gradwire.torch.backends.signed_sums import ENTRIES, SUMS, sample, sums_of
 from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.engine.square_ratio import INTERVAL, SquareRatio
 from gradwire.torch.engine.step import Step
-from gradwire.torch.exchange.squares import find_due
+from gradwire.torch.exchange.squares import ENTRIES, SUMS, find_due, sample, sums_of
 
 
 def sums(values: torch.Tensor, turn: int) -> torch.Tensor:

@@ -5,8 +5,6 @@ import itertools
 import numpy as np
 import pytest
 
-from gradwire.quantize import Affine
-from gradwire.weights import Budget
 from gradwire.weights.budget import allocate
 
 random = np.random.default_rng(5)
@@ -56,23 +54,3 @@ def test_three_hundred_layers_of_odd_sizes_are_never_over_and_near_the_best_boun
 
 def test_costs_that_are_no_numbers_are_avoided():
     assert allocate([[2, 3], [2, 3]], [[float("nan"), 1.0], [0.0, 5.0]], 5) == [1, 0]
-
-
-def test_least_sizes_over_the_limit_are_refused():
-    with pytest.raises(ValueError, match="the smallest sizes add up to 4, more than 3"):
-        allocate([[2, 3], [2, 9]], [[1.0, 0.0], [1.0, 0.0]], 3)
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"bits": 0.0, "choices": ()}, ValueError, "at least one number of bits"),
-        ({"bits": float("nan")}, ValueError, "bits must be finite"),
-        ({"bits": "4"}, TypeError, "bits must be a real number"),
-        ({"bits": 4, "choices": (2, 9)}, ValueError, "bits must be at most 8"),
-        ({"bits": 4, "choices": (1, 4), "grid": Affine(4, fit="zero")}, ValueError, "2 bits"),
-    ],
-)
-def test_a_budget_that_cannot_be_kept_is_refused(options, error, message):
-    with pytest.raises(error, match=message):
-        Budget(**options)

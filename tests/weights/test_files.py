@@ -68,18 +68,6 @@ def test_the_safetensors_library_reads_all_that_is_not_packed(tensors, path):
     assert found["nested.more.0"].tobytes() == tensors["nested"].further
 
 
-def test_a_file_of_the_safetensors_library_is_one_without_packed_tensors(tmp_path):
-    path = tmp_path / "plain.safetensors"
-    plain = {"a": np.arange(6, dtype=np.int16).reshape(2, 3), "b": np.ones((), np.float32)}
-    safetensors_numpy.save_file(plain, path, {"format": "np"})
-    with weights.open(path) as file:
-        assert file.metadata == {"format": "np"}
-        assert {name: array.tolist() for name, array in file.items()} == {
-            "a": [[0, 1, 2], [3, 4, 5]],
-            "b": 1.0,
-        }
-
-
 def test_further_bits_are_not_a_tensor_of_their_own(path):
     with weights.open(path) as file:
         assert "nested.more.0" not in file
@@ -87,18 +75,6 @@ def test_further_bits_are_not_a_tensor_of_their_own(path):
             file["nested.more.0"]
         with pytest.raises(KeyError):
             file["no such"]
-
-
-def test_the_first_bits_of_a_file_are_read_where_the_further_ones_are_corrupt(tensors, path):
-    data = bytearray(path.read_bytes())
-    data[data.index(tensors["nested"].further) + 20] ^= 1
-    path.write_bytes(data)
-    with weights.open(path) as file:
-        np.testing.assert_array_equal(
-            file["nested"].unpack(bits=3), tensors["nested"].unpack(bits=3)
-        )
-        with pytest.raises(ValueError, match="checksum of the further codes"):
-            file["nested"].unpack()
 
 
 def test_tensors_outlive_the_file(tensors, path):
@@ -132,18 +108,6 @@ def test_reading_one_tensor_of_a_large_file_takes_the_memory_of_that_one(tmp_pat
     assert read < 3  # the checks copy the frame
 
 
-@pytest.mark.parametrize(
-    ("name", "array"),
-    [("w", np.array(["a"])), ("w", np.ones(2, object)), ("w", np.ones(2, "M8[s]"))],
-)
-def test_an_array_that_such_a_file_cannot_hold_is_refused(name, array, tmp_path):
-    path = tmp_path / "old"
-    path.write_bytes(b"old")
-    with pytest.raises(TypeError, match="'w' is of"):
-        weights.save(path, {name: array})
-    assert [path.read_bytes(), *tmp_path.iterdir()] == [b"old", path]
-
-
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_name_that_further_bits_take_is_refused(tensors, tmp_path, order):
     both = {"w": tensors["nested"], "w.more.0": tensors["plain"]}
@@ -152,17 +116,22 @@ def test_a_name_that_further_bits_take_is_refused(tensors, tmp_path, order):
     assert not [*tmp_path.iterdir()]
 
 
-def test_what_the_disk_refuses_at_the_end_leaves_the_old_file_and_nothing_else(
-    tensors, path, monkeypatch
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("gone")])
+def test_an_error_of_the_disk_or_the_mapping_leaves_the_old_file_and_nothing_else(
+    tensors, path, monkeypatch, error
 ):
+    class Failing(dict):
+        def __getitem__(self, name):
+            return fail() if isinstance(error, RuntimeError) else super().__getitem__(name)
+
+    def fail(*_):
+        raise error
+
     before = path.read_bytes()
-
-    def full(_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match=r"No space left on device.*small\.safetensors"):
-        weights.save(path, tensors)
+    if isinstance(error, OSError):
+        monkeypatch.setattr(os, "fsync", fail)  # at the end
+    with pytest.raises(type(error), match=r"No space left on device.*small\.safetensors|gone"):
+        weights.save(path, Failing(tensors))
     assert path.read_bytes() == before
     assert [*path.parent.iterdir()] == [path]
 
@@ -184,18 +153,6 @@ def test_a_folder_that_is_read_only_stays_as_it_is(path, tmp_path):
     tmp_path.chmod(0o755)
     assert path.read_bytes() == before
     assert [*tmp_path.iterdir()] == [path]
-
-
-def test_an_error_of_the_mapping_leaves_the_old_file_and_nothing_else(tensors, path):
-    class Failing(dict):
-        def __getitem__(self, name):
-            raise RuntimeError("gone")
-
-    before = path.read_bytes()
-    with pytest.raises(RuntimeError, match="gone"):
-        weights.save(path, Failing(tensors))
-    assert path.read_bytes() == before
-    assert [*path.parent.iterdir()] == [path]
 
 
 def test_a_file_is_replaced_by_what_is_read_from_it(tensors, path):
@@ -318,15 +275,17 @@ KILLED = """
 def test_what_a_killed_save_left_is_removed_by_the_next_and_nothing_else(tmp_path):
     program, path = textwrap.dedent(KILLED), tmp_path / "new"
     command = [sys.executable, "-c", program, path]
+    path.write_bytes(b"old")
     subprocess.run([*command, "kill"], check=False)
-    (left,) = tmp_path.iterdir()
+    assert path.read_bytes() == b"old"
+    (left,) = {*tmp_path.iterdir()} - {path}
     assert left.name.startswith(".gradwire-")
     # Another process is saving, and files that are nobody's.
     with subprocess.Popen(
         [*command, "wait"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as saving:
         assert saving.stdout.readline() == b"saving\n"
-        (busy,) = tmp_path.iterdir()  # it has removed the one that was left
+        (busy,) = {*tmp_path.iterdir()} - {path}  # it has removed the one that was left
         other = [tmp_path / ".gradwire-notes", tmp_path / f".gradwire-{'0' * 24}"]
         for each in other:
             each.write_bytes(b"kept")  # the second one is of another host, and new

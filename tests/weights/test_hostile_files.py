@@ -16,6 +16,7 @@ import pytest
 from gradwire import _native, weights
 from gradwire.errors import CorruptFileError
 from gradwire.weights import saving
+from tests.weights.containers import put_together, taken_apart
 
 MEMORY = 300 << 20
 """Bytes that a reader may take besides what Python and the package take."""
@@ -29,8 +30,7 @@ def file_of(about, sections=(), data=b"", metadata=None):
     header = {"__metadata__": {"gradwire": json.dumps(about), **(metadata or {})}}
     for name, dtype, shape, begin, end in sections:
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
-    text = json.dumps(header).encode()
-    return struct.pack("<Q", len(text)) + text + data
+    return put_together(header, data)
 
 
 def zipped(data):
@@ -69,9 +69,9 @@ WRITTEN = {
     "half-a-character": file_of(NOTHING, [("\ud800", "F32", [], 0, 4)], b"1234"),
     "half-a-character-in-metadata": file_of(NOTHING, metadata={"a": "\udfff"}),
     "half-a-character-in-a-base": based_on("\udc80"),
-    "brackets": struct.pack("<Q", 3_000_001) + b"[" + b"[]," * 999_999 + b"[]]",
-    "digits": struct.pack("<Q", 1_000_002) + b"[" + b"9" * 1_000_000 + b"]",
-    "not-a-number": struct.pack("<Q", 9) + b'{"a":NaN}',
+    "brackets": put_together(b"[" + b"[]," * 999_999 + b"[]]"),
+    "digits": put_together(b"[" + b"9" * 1_000_000 + b"]"),
+    "not-a-number": put_together(b'{"a":NaN}'),
 }
 BASES = [
     *("fifo", "link-to-fifo", "socket", "link-to-device", "loop", "folder", "none", "x" * 300),
@@ -120,13 +120,8 @@ def outcomes(folder):
         import gradwire.cli.pack, gradwire.cli.unpack, gradwire.cli.inspect
         from gradwire.errors import GradwireError
 
-        def read(path):
-            with weights.open(path) as file:
-                for name in file:
-                    file[name]
-
-        def copied(path):
-            with weights.open(path, mapped=False) as file:
+        def read(path, **options):
+            with weights.open(path, **options) as file:
                 for name in file:
                     file[name]
 
@@ -136,7 +131,7 @@ def outcomes(folder):
 
         acts = {{
             "read": read,
-            "copied": copied,
+            "copied": lambda path: read(path, mapped=False),
             "grams": weights.load_grams,
             "inspect": lambda path: command("inspect", path),
             "unpack": lambda path: command("unpack", path, path.with_name("out")),
@@ -214,20 +209,15 @@ def test_a_base_that_is_no_regular_file_is_refused_by_name(folder):
             weights.open(path)
 
 
-def header_of(path):
-    data = path.read_bytes()
-    return json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-
-
 @pytest.mark.parametrize("spaces", [0, 1000, 300_000])
 def test_an_original_header_is_as_long_as_the_file_says(spaces, tmp_path):
     """A writer puts spaces after its own header; a reader takes no more than they allow."""
     path, small, back = (tmp_path / name for name in ("in", "small", "back"))
     weights.save(path, {"w": np.zeros(3, np.float32)})
     data = path.read_bytes()
-    length = int.from_bytes(data[:8], "little")
-    header = data[8 : 8 + length] + b" " * spaces
-    path.write_bytes(struct.pack("<Q", len(header)) + header + data[8 + length :])
+    about, body = taken_apart(data)
+    header = json.dumps(about).encode() + b" " * spaces
+    path.write_bytes(put_together(header, body))
     with weights.open(path) as file:
         saving.write(small, saving.sections_of(file), {}, lossless=True, original=file.header)
     with weights.open(small) as file:
@@ -235,8 +225,8 @@ def test_an_original_header_is_as_long_as_the_file_says(spaces, tmp_path):
         saving.restore(file, back)
     assert back.read_bytes() == path.read_bytes()
     # The same without the spaces.
-    text = json.dumps(header_of(small)).encode()
-    small.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + length :])
+    text = json.dumps(taken_apart(small.read_bytes())[0]).encode()
+    small.write_bytes(put_together(text, body))
     with weights.open(small) as file:
         if spaces < 300_000:
             assert file.original() is not None

@@ -17,6 +17,7 @@ from gradwire import weights
 from gradwire.errors import CorruptFileError
 from gradwire.weights import header, saving
 from tests.weights import plain_coded_reader
+from tests.weights.containers import put_together, taken_apart
 
 RANDOM = np.random.default_rng(8)
 ODD = np.array([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-45, 3e38], np.float32)
@@ -67,9 +68,9 @@ def moved(tensors):
 
 
 def chain(tensors, folder, count):
-    """A file, and so many differences one after the other; and all their tensors."""
+    """A lossless file, and so many differences one after the other; and all their tensors."""
     values, paths = [tensors], [folder / "step-0.safetensors"]
-    weights.save(paths[0], tensors)
+    weights.save(paths[0], tensors, lossless=True)
     for step in range(1, count + 1):
         values.append(moved(values[-1]))
         paths.append(folder / f"step-{step}.safetensors")
@@ -92,17 +93,12 @@ def test_every_bit_comes_back(tensors, path):
         assert_same(plain[name], np.asarray(tensors[name]))
 
 
-def test_weights_take_two_thirds_of_bfloat16(path):
-    array = layer(1000, 1000, dtype=ml_dtypes.bfloat16)
-    weights.save(path, {"w": array}, lossless=True)
-    assert path.stat().st_size < 0.662 * array.nbytes
-
-
 def test_bits_and_values_that_repeat_take_hardly_anything(path):
     x = layer(1 << 18)
     narrow = x.astype(ml_dtypes.bfloat16).astype(np.float32)
     pruned = np.where(RANDOM.random(x.size) < 0.9, np.float32(0), x)
     for array, share in (
+        (x.astype(ml_dtypes.bfloat16), 0.662),
         (narrow, 0.34),
         (np.zeros_like(x), 0.01),
         (pruned, 0.11),
@@ -110,7 +106,7 @@ def test_bits_and_values_that_repeat_take_hardly_anything(path):
         (pruned.astype(ml_dtypes.bfloat16), 0.11),
     ):
         weights.save(path, {"w": array}, lossless=True)
-        assert path.stat().st_size < share * array.nbytes + 500
+        assert path.stat().st_size < share * array.nbytes + 500, share
         with weights.open(path) as file:
             assert_same(file["w"], array)
         assert plain_coded_reader.read(path)[0]["w"] == array.tobytes()
@@ -133,57 +129,18 @@ def test_a_tensor_of_many_pieces_comes_back_with_any_number_of_threads(path):
     assert len(files) == 1
 
 
-def test_a_base_may_be_lossless_itself_and_a_tensor_new_or_of_another_shape(tensors, tmp_path):
-    base, new = tmp_path / "base", tmp_path / "new"
-    weights.save(base, tensors, lossless=True)
-    after = moved(tensors)
-    after["more"] = layer(5000, dtype=np.float16)
-    after["half"] = after["half"][:60_000]
-    weights.save(new, after, base=base)
-    with weights.open(new) as file:
-        assert {name: file.coding_of(name) for name in ("more", "half", "brain")} == {
-            "more": "lossless",
-            "half": "lossless",
-            "brain": "difference",
-        }
-        for name, array in after.items():
-            assert_same(file[name], array)
-
-
-def test_a_reader_made_from_the_page_finds_the_same_bytes(tensors, tmp_path):
-    values, paths = chain(tensors, tmp_path, 2)
-    weights.save(tmp_path / "small", tensors, lossless=True)
-    for path, expected in ((tmp_path / "small", tensors), (paths[2], values[2])):
-        found, original = plain_coded_reader.read(path)
-        assert found == {name: array.tobytes() for name, array in expected.items()}
-        assert original is None
-    with weights.open(paths[0]) as file:
-        saving.write(paths[1], saving.sections_of(file), None, lossless=True, original=file.header)
-        assert plain_coded_reader.read(paths[1])[1] == file.header
-
-
 def rewritten(path, change):
     """The file with its metadata changed."""
-    data = path.read_bytes()
-    length = int.from_bytes(data[:8], "little")
-    fields = json.loads(data[8 : 8 + length])
+    fields, body = taken_apart(path.read_bytes())
     about = json.loads(fields["__metadata__"]["gradwire"])
     change(about, fields)
     fields["__metadata__"]["gradwire"] = json.dumps(about)
-    text = json.dumps(fields).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + length :])
+    path.write_bytes(put_together(fields, body))
 
 
 def read_all(path):
     with weights.open(path) as file:
         return {name: np.array(file[name]) for name in file}
-
-
-def test_a_base_that_is_not_there_is_named(tensors, tmp_path):
-    _, paths = chain(tensors, tmp_path, 2)
-    paths[0].rename(tmp_path / "elsewhere")
-    with pytest.raises(CorruptFileError, match=r"base 'step-0\.safetensors' .*No such file"):
-        weights.open(paths[2])
 
 
 FOLDERS = [
@@ -285,14 +242,10 @@ def test_no_base_is_overwritten(tensors, tmp_path, which):
     ("change", "message"),
     [
         (lambda about, _: about["base"].update(name="../../../x"), "the name of its base"),
-        (lambda about, _: about["base"].update(name=5), "the name of its base"),
         (lambda about, _: about["base"].update(sha256="5"), "the SHA-256 of its base"),
         (lambda about, _: about.pop("base"), "differences, and no base"),
         (lambda about, _: about["tensors"]["half"].pop("coding"), "it holds no packed|not a frame"),
-        (lambda about, _: about["tensors"]["half"].update(coding="zip"), "its coding"),
-        (lambda about, _: about["tensors"]["half"].update(dtype="float64"), "its dtype"),
         (lambda about, _: about["tensors"]["half"].update(coding="lossless"), "codes|block"),
-        (lambda about, _: about["tensors"].update(x=about["tensors"]["half"]), "no bytes"),
         (lambda about, _: about["tensors"]["brain"].update(shape=[1 << 40]), "do not hold"),
     ],
 )
@@ -367,33 +320,6 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tensors, tmp_path, nby
     assert {*tmp_path.iterdir()} == {*paths, path}
 
 
-def test_a_process_killed_while_saving_leaves_the_old_file(tmp_path):
-    path = tmp_path / "new"
-    weights.save(path, {"w": ODD}, lossless=True)
-    before = path.read_bytes()
-    program = f"""
-        import os, signal
-        import numpy as np
-        from gradwire import weights
-
-        class Tensors(dict):
-            asked = 0
-
-            def __getitem__(self, name):
-                self.asked += name == "b"
-                if self.asked > 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return super().__getitem__(name)
-
-        array = np.ones(3_000_000, np.float32)
-        weights.save({os.fspath(path)!r}, Tensors(a=array, b=array), lossless=True)
-    """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=False)
-    assert done.returncode == -signal.SIGKILL
-    assert path.read_bytes() == before
-    assert_same(weights.open(path)["w"], ODD)
-
-
 def test_a_difference_is_saved_in_little_memory_beside_the_tensors(tmp_path):
     program = """
         import resource, sys
@@ -442,8 +368,7 @@ def odd_header(order, spaces):
     fields = {name: entries[name] for name in sorted(entries)}
     fields["__metadata__"] = {"z": "1", "é": "2"}
     text = json.dumps(fields, indent=1, ensure_ascii=False).encode() + b" " * spaces
-    data = b"".join(arrays[name].tobytes() for name in order)
-    return len(text).to_bytes(8, "little") + text + data
+    return put_together(text, b"".join(arrays[name].tobytes() for name in order))
 
 
 @pytest.mark.parametrize("order", ["abc", "cab", "bca"])
@@ -454,6 +379,7 @@ def test_a_file_comes_back_byte_for_byte(tmp_path, order, spaces):
     with weights.open(path) as file:
         sections = saving.sections_of(file)
         saving.write(small, sections, file.metadata, lossless=True, original=file.header)
+        assert plain_coded_reader.read(small)[1] == file.header
     with weights.open(small) as file:
         assert file.metadata == {"z": "1", "é": "2"}
         saving.restore(file, back)

@@ -25,7 +25,7 @@ LAYOUTS = {
     "one entry": lambda array: (
         np.broadcast_to(array.reshape(-1)[:1].reshape(()), array.shape) if array.size else array
     ),
-    "read-only": lambda array: memoryview_of(array),
+    "read-only": lambda array: np.frombuffer(array.tobytes(), array.dtype).reshape(array.shape),
 }
 NAMES = st.one_of(
     st.text(max_size=12),
@@ -33,12 +33,6 @@ NAMES = st.one_of(
     st.sampled_from(["w", "w.more.0", "w.more.0.more.0", "", "a/b", "__metadata__", "\0", "é\n"]),
 )
 FOLDERS = [".", "one", "two", "one/deep", "one/deep/deeper", "link"]
-
-
-def memoryview_of(array):
-    array = array.copy()
-    array.flags.writeable = False
-    return array
 
 
 def values(random, dtype, shape):
@@ -164,7 +158,7 @@ def test_each_file_that_is_saved_can_be_read(data, tmp_path_factory):
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", ml_dtypes.bfloat16])
-@pytest.mark.parametrize("numel", [1, 65_535, 65_536, 65_537, 131_073])
+@pytest.mark.parametrize("numel", [1, 65_536, 131_073])
 @pytest.mark.parametrize("change", ["nothing", "the last entry", "all entries"])
 def test_blocks_of_any_length_come_back(dtype, numel, change, tmp_path):
     """The last block may have one entry: 65,537 halves of which the last changed."""
@@ -184,13 +178,14 @@ def test_blocks_of_any_length_come_back(dtype, numel, change, tmp_path):
         ({1: np.ones(2)}, None, TypeError, "names must be strings, got 1"),
         ({"w": [1.0, 2.0]}, None, TypeError, "'w' must be an array or packed, got list"),
         ({"w": np.ma.masked_array([1.0], [True])}, None, TypeError, "got MaskedArray"),
-        ({"w": None}, None, TypeError, "'w' must be an array or packed, got NoneType"),
+        ({"w": np.ones(2, object)}, None, TypeError, "'w' is of object"),
+        ({"w": np.ones(2, "M8[s]")}, None, TypeError, "'w' is of datetime"),
         ({"w": np.ones(2)}, {"step": 5}, ValueError, "'step' is not a string"),
         ({"\ud800": np.ones(2)}, None, ValueError, "no reader would take"),
         ({"w": np.ones(2)}, {"a": "\udfff"}, ValueError, "no reader would take"),
         ({"w" * (101 << 20): np.ones(2)}, None, ValueError, "at most 104857600 bytes"),
     ],
-    ids=["int", "list", "masked", "none", "metadata", "surrogate", "metadata-surrogate", "long"],
+    ids=range(9),
 )
 def test_what_no_reader_takes_is_not_written(tensors, metadata, error, message, tmp_path):
     for options in ({}, {"lossless": True}):

@@ -11,7 +11,7 @@ import pytest
 
 from gradwire import cli, weights
 from gradwire.errors import CorruptFileError
-from gradwire.weights import sharding
+from gradwire.weights.shards import size_of, split
 
 INDEX = "model.safetensors.index.json"
 
@@ -226,17 +226,18 @@ def test_a_checkpoint_that_cannot_be_packed_leaves_nothing(source, shards, tmp_p
 STOPPED = """
     import os, signal, sys
     from pathlib import Path
-    from gradwire.weights import sharding, save
+    from gradwire.weights import save
+    from gradwire.weights.shards import Target
 
-    def write(path):
-        save(path, {})
+    def write(path, part):
+        save(path, part)
         if sys.argv[2] == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         print("saving", flush=True)
         sys.stdin.read()
 
     source = type("Source", (), {"path": "model.safetensors"})
-    sharding.Target(sys.argv[1], source).write([write])
+    Target(sys.argv[1], source).write([{}], write)
 """
 
 
@@ -270,13 +271,13 @@ def test_what_a_killed_writer_of_shards_left_is_removed_by_the_next_and_nothing_
     [("5GB", 5 * 10**9), ("1.5 kb", 1500), ("200MB", 2 * 10**8), ("1TB", 10**12), ("77", 77)],
 )
 def test_sizes_are_read_as_transformers_reads_them(text, size):
-    assert sharding.size_of(text) == size
+    assert size_of(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "GB", "5XB", "-5GB", "0", "0.1", "5GB5", "nan", "1e3GB"])
 def test_what_is_no_size_is_refused(text, source, tmp_path, capsys):
     with pytest.raises(ValueError, match="such as 5GB or 200MB, got"):
-        sharding.size_of(text)
+        size_of(text)
     if text and not text.startswith("-"):
         assert run("pack", source, tmp_path / "out", "--max-shard-size", text) == 1
         assert "such as 5GB or 200MB" in capsys.readouterr().err
@@ -285,9 +286,9 @@ def test_what_is_no_size_is_refused(text, source, tmp_path, capsys):
 
 def test_shards_are_filled_in_order_and_a_larger_tensor_is_alone():
     sizes = [("a", 4), ("b", 6), ("c", 1), ("d", 30), ("e", 2), ("f", 8), ("g", 0)]
-    found = [[*part] for part in sharding.split(sizes, 10, int)]
+    found = [[*part] for part in split(sizes, 10, int)]
     assert found == [["a", "b"], ["c"], ["d"], ["e", "f", "g"]]
-    assert [*sharding.split([], 10, int)] == [{}]
+    assert [*split([], 10, int)] == [{}]
 
 
 # Hostile and damaged ones.

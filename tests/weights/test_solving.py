@@ -8,7 +8,7 @@ import pytest
 from gradwire import weights
 from gradwire.errors import NonFiniteError
 from gradwire.quantize import Affine
-from gradwire.weights import COMQ, GPTQ, Gram, MagR
+from gradwire.weights import COMQ, GPTQ, Budget, Gram, MagR
 
 ROWS, COLS = 48, 192
 FITS = ["squares", "range", "zero"]
@@ -224,6 +224,11 @@ def test_a_weight_that_is_not_finite_is_refused_as_without_a_gram(matrix, gram):
         (GPTQ, {"damp": -1}, ValueError, "damp must be finite and not negative"),
         (MagR, {"alpha": float("inf")}, ValueError, "alpha must be finite"),
         (MagR, {"steps": 0}, ValueError, "steps must be at least 1"),
+        (Budget, {"bits": 0.0, "choices": ()}, ValueError, "at least one number of bits"),
+        (Budget, {"bits": float("nan")}, ValueError, "bits must be finite"),
+        (Budget, {"bits": "4"}, TypeError, "bits must be a real number"),
+        (Budget, {"bits": 4, "choices": (2, 9)}, ValueError, "bits must be at most 8"),
+        (Budget, {"bits": 4, "choices": (1,), "grid": Affine(4, fit="zero")}, ValueError, "2 bits"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(make, options, error, message):

@@ -64,7 +64,7 @@ def _fetch(cache: Path) -> None:
             f"Debian's or Ubuntu's package {PACKAGE}, or download "
             f"{', '.join(f'{name}.gz' for name in NAMES)} from "
             "https://github.com/zalandoresearch/fashion-mnist and name their folder with --data "
-            "DIR; or leave the task out with --only text,clicks,headers"
+            "DIR; or leave the task out with --only text clicks headers"
         ) from None
     for name in NAMES:
         file = unpacked / INSTALLED.relative_to("/") / f"{name}.gz"

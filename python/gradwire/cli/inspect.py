@@ -2,10 +2,10 @@
 
 import argparse
 import contextlib
+import errno
 import importlib
 import io
 import json
-import math
 import os
 import sys
 from collections.abc import Sequence
@@ -13,9 +13,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from gradwire import Frame, GradwireError, _files
-from gradwire._foreign import word_for
+from gradwire import Frame, GradwireError
+from gradwire._files import word_for
 from gradwire._validate import MAX_NUMEL
+from gradwire.cost.network import information_bits
 from gradwire.errors import CorruptFrameError, TruncatedFrameError
 
 
@@ -85,7 +86,7 @@ def _report(frame: Frame) -> dict[str, Any]:
     count, numel = frame.count, frame.numel
     magnitudes = np.abs(values)
     index_bits = 8 * header["index_nbytes"] / count if count else None
-    bound = entropy_bound(numel, count) if count else None
+    bound = information_bits(numel, count) if count else None
     # Positions in clusters take less, as do codings that cannot represent every set of positions.
     if bound is not None and index_bits is not None and index_bits < bound:
         bound = None
@@ -99,12 +100,6 @@ def _report(frame: Frame) -> dict[str, Any]:
         "largest_magnitude": float(magnitudes.max()) if count else None,
         "smallest_magnitude": float(magnitudes.min()) if count else None,
     }
-
-
-def entropy_bound(numel: int, count: int) -> float:
-    """Return the entropy of `count` random positions, log2(C(numel, count)) / count bits each."""
-    log_choices = math.lgamma(numel + 1) - math.lgamma(count + 1) - math.lgamma(numel - count + 1)
-    return max(log_choices, 0.0) / math.log(2) / count
 
 
 def _as_text(file: str, report: dict[str, Any]) -> str:
@@ -130,7 +125,7 @@ def _as_text(file: str, report: dict[str, Any]) -> str:
         if report["coding"] in ("chunk-local", "seeded"):
             compared = ""
         elif bound is None:
-            compared = f" (random positions: at least {entropy_bound(numel, count):.2f})"
+            compared = f" (random positions: at least {information_bits(numel, count):.2f})"
         rows += [
             ("magnitudes", f"{low:.6g} to {high:.6g}"),
             ("bits per entry", f"{report['bits_per_entry']:.2f}"),
@@ -170,7 +165,9 @@ def _read_frame(file: str) -> Frame:
     """
     with contextlib.ExitStack() as stack:
         standard = file == "-"
-        source = _files.standard_input() if standard else stack.enter_context(open(file, "rb"))
+        if standard and sys.stdin is None:
+            raise OSError(errno.EBADF, "standard input is closed")
+        source = sys.stdin.buffer if standard else stack.enter_context(open(file, "rb"))
         head = _up_to(source, _HEADER_NBYTES)
         try:
             need = Frame(head, max_numel=MAX_NUMEL).nbytes

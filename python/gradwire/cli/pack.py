@@ -15,7 +15,7 @@ from gradwire.cli.terminal import ProgressLine
 from gradwire.errors import CorruptFileError, GradwireError
 from gradwire.quantize import Affine
 from gradwire.report.text import columns
-from gradwire.weights import saving, sharding, shards
+from gradwire.weights import saving, shards
 from gradwire.weights.file import Tensor
 from gradwire.weights.pack import check_more, check_solving, fitting_block
 
@@ -24,9 +24,6 @@ LEAST = 4096  # entries of a tensor that is packed without a rule of its own
 Rules = Mapping[str, Affine | None]
 
 T = TypeVar("T")
-
-Row = tuple[str, int, int, int, float | None]
-"""Of a tensor: name, entries, bytes before and after, and the error if it was packed."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -48,7 +45,8 @@ def main(argv: Sequence[str]) -> int:
         grams = {} if options.calibration is None else weights.load_grams(options.calibration)
     except (OSError, GradwireError) as error:
         return _fail(f"{options.calibration}: {getattr(error, 'strerror', None) or error}")
-    rows: list[Row] = []
+    rows: list[tuple[str, int, int, float]] = []
+    sizes: list[tuple[int, int]] = []
     try:
         with weights.open(options.source) as file, ProgressLine("gradwire pack") as progress:
             _rules.check(rules, file, "tensor")
@@ -59,20 +57,20 @@ def main(argv: Sequence[str]) -> int:
             def packed() -> Iterator[tuple[str, Tensor]]:
                 for i, (name, tensor) in enumerate(file.items()):
                     progress(name, i / len(file))
-                    quantize, error, made = _chosen(name, tensor, rules), None, tensor
+                    quantize, before = _chosen(name, tensor, rules), tensor.nbytes
                     if quantize is not None and isinstance(tensor, np.ndarray):
-                        gram = grams.get(name)
-                        made = weights.pack(tensor, quantize, more, name, gram=gram)
-                        error = made.error() or 0.0
-                    rows.append((name, math.prod(tensor.shape), tensor.nbytes, made.nbytes, error))
-                    yield name, made
+                        tensor = weights.pack(tensor, quantize, more, name, gram=grams.get(name))
+                        error = tensor.error() or 0.0
+                        rows.append((name, math.prod(tensor.shape), tensor.nbytes, error))
+                    sizes.append((before, tensor.nbytes))
+                    yield name, tensor
                 progress("writing", 1.0)
 
             def save(path: str | os.PathLike[str], part: Mapping[str, Tensor]) -> None:
                 weights.save(path, part, file.metadata)
 
             most = most_of(options, file)
-            parts = sharding.split(packed(), most, lambda tensor: tensor.nbytes)
+            parts = shards.split(packed(), most, lambda tensor: tensor.nbytes)
             write_parts(options.target, file, most, parts, save)
     except OSError as error:
         return _fail(f"{error.filename}: {error.strerror}")
@@ -80,7 +78,8 @@ def main(argv: Sequence[str]) -> int:
         return _fail(f"{options.source}: {error}")
     target = options.target
     if os.path.isfile(target) or os.path.isdir(target) or not os.path.exists(target):  # no pipe
-        print(summary(rows))
+        before, after = sum(each for each, _ in sizes), sum(each for _, each in sizes)
+        print(weights.packed.totals(rows, len(sizes), before, after))
     return 0
 
 
@@ -88,7 +87,7 @@ def most_of(options: argparse.Namespace, file: weights.File | weights.Shards) ->
     """Return the bytes of a shard at most: those of `--max-shard-size`; a file is not split."""
     if options.max_shard_size is None and isinstance(file, weights.File):
         return math.inf
-    return sharding.size_of(options.max_shard_size or "5GB")
+    return shards.size_of(options.max_shard_size or "5GB")
 
 
 def write_parts(
@@ -102,11 +101,8 @@ def write_parts(
     if math.isinf(most):
         (part,) = parts
         save(path_of(target, file), part)
-        return
-    sharding.Target(target, file).write(
-        lambda path, part=part: save(path, part)  # type: ignore[misc]
-        for part in parts
-    )
+    else:
+        shards.Target(target, file).write(parts, save)
 
 
 def path_of(target: str, file: weights.File | weights.Shards) -> str:
@@ -196,7 +192,7 @@ def _lossless(options: argparse.Namespace) -> int:
             if isinstance(file, weights.Shards):
                 if options.base is not None:
                     raise ValueError("a sharded checkpoint has no base: give --base for its files")
-                target = sharding.Target(options.target, file)
+                target = shards.Target(options.target, file)
                 target.rewrite(file, _write_lossless)
                 path = str(target.folder / f"{target.stem}{shards.INDEX}")
             else:
@@ -255,13 +251,6 @@ def _chosen(name: str, tensor: weights.file.Tensor, rules: Rules) -> Affine | No
         return None
     fits = quantize.block is None or fitting_block(tensor.shape, quantize.block)
     return quantize if tensor.size and fits else None
-
-
-def summary(rows: Sequence[Row]) -> str:
-    """Return one line on the packed tensors: number, bytes, bits per weight and errors."""
-    packed = [(name, numel, nbytes, e) for name, numel, _, nbytes, e in rows if e is not None]
-    before, after = sum(row[2] for row in rows), sum(row[3] for row in rows)
-    return weights.packed.totals(packed, len(rows), before, after)
 
 
 def described(path: str) -> list[dict[str, Any]]:

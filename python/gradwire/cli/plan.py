@@ -6,7 +6,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -276,40 +276,40 @@ def _shown(of: Range) -> str:
 
 _COUNTS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "t": 10**12}
 _TIMES = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
+_RATES = {
+    f"{each}{bits}": _COUNTS[each]
+    for each in ("", *"kmgt")
+    for bits in ("", "/s", "bit", "bit/s", "bps", "bps/s")
+}
 _MOST = 10**12
 _MOST_RANKS = 1_000_000
 
 
+def _quantity(
+    text: str, units: Mapping[str, float], what: str, low: float = 0, high: float = math.inf
+) -> float:
+    """Parse a number with a unit."""
+    match = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*(\D*)", text.strip().lower())
+    number = float(match[1]) * units.get(match[2], -1) if match else -1.0
+    if not low <= number <= high:
+        raise argparse.ArgumentTypeError(f"{text!r:.40} is not {what}")
+    return number
+
+
 def count(text: str) -> int:
     """Parse a number of things, such as ``25M``."""
-    match = re.fullmatch(r"([0-9]*\.?[0-9]+)([kmgbt]?)", text.strip().lower())
-    number = float(match[1]) * _COUNTS[match[2]] if match else 0.0
-    if not 1 <= number <= _MOST:
-        raise argparse.ArgumentTypeError(f"{text!r:.40} is not a number from 1 to 10**12: as 25M")
-    return round(number)
+    return round(_quantity(text, _COUNTS, "a number from 1 to 10**12: as 25M", 1, _MOST))
 
 
 def seconds(text: str) -> float:
     """Parse a time, such as ``50us`` or ``0.1s``."""
-    match = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*(ns|us|µs|ms|s)", text.strip().lower())
-    if match is None:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a time: give a number and us, ms or s, such as 100ms"
-        )
-    return float(match[1]) * _TIMES[match[2]]
+    return _quantity(text, _TIMES, "a time: give a number and us, ms or s, such as 100ms")
 
 
 def rate(text: str) -> int:
     """Parse a rate such as ``100mbit``, ``1gbit`` or ``2.5Gbit/s``; return bits per second."""
-    match = re.fullmatch(
-        r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]?)(?:bit|bps)?(?:/s)?\s*", text, re.IGNORECASE
-    )
-    speed = round(float(match[1]) * _COUNTS[match[2].lower()]) if match else 0
-    if speed < 1000:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a bandwidth: give a number and kbit, mbit or gbit, such as 100mbit"
-        )
-    return speed
+    what = "a bandwidth: give a number and kbit, mbit or gbit, such as 100mbit"
+    return round(_quantity(text, _RATES, what, 1000))
 
 
 def ranks(text: str) -> list[int]:

@@ -11,7 +11,7 @@ import numpy as np
 from gradwire import weights
 from gradwire.cli.pack import add_size, most_of, path_of, write_parts
 from gradwire.errors import GradwireError
-from gradwire.weights import saving, sharding
+from gradwire.weights import saving, shards
 from gradwire.weights.file import Tensor
 from gradwire.weights.header import bits_of, dtype_named
 
@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
                         "--max-shard-size"
                     )
                 if isinstance(file, weights.Shards):
-                    sharding.Target(options.target, file).rewrite(file, saving.restore)
+                    shards.Target(options.target, file).rewrite(file, saving.restore)
                 else:
                     saving.restore(file, path_of(options.target, file))
                 return 0
@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
                 floats = Floats(file, options.dtype, options.bits, [*part])
                 weights.save(path, floats, file.metadata)
 
-            write_parts(options.target, file, most, sharding.split(sizes, most, int), save)
+            write_parts(options.target, file, most, shards.split(sizes, most, int), save)
     except OSError as error:
         print(f"gradwire unpack: {error.filename}: {error.strerror}", file=sys.stderr)
         return 1

@@ -7,13 +7,11 @@
 Nothing here needs torch. docs/cost-model.md has the model, docs/cost-measured.md its errors.
 """
 
-from gradwire.cost.calibration import Calibration
-from gradwire.cost.measuring import calibrate
+from gradwire.cost.calibration import Calibration, calibrate
+from gradwire.cost.exchanges import ExchangeCost, simulate
 from gradwire.cost.methods import Method, bf16, compressed, fp32
-from gradwire.cost.network import Link, Network
-from gradwire.cost.payload import Payload
+from gradwire.cost.network import Link, Network, Payload
 from gradwire.cost.prediction import Prediction, Workload, predict
-from gradwire.cost.simulation import ExchangeCost, simulate
 
 __all__ = [
     "Calibration",

@@ -1,4 +1,4 @@
-"""Models of exchanges: their phases, by the number of participants.
+"""Models of exchanges: their phases, by the number of participants, and what they cost.
 
 Bytes are exact means over the participants. Times follow the longest path. With N participants:
 
@@ -15,9 +15,12 @@ Bytes are exact means over the participants. Times follow the longest path. With
 
 import abc
 import dataclasses
+import math
 from typing import ClassVar
 
-from gradwire.cost.payload import Payload
+from gradwire._part import check_part
+from gradwire.cost.network import Network, Payload
+from gradwire.exchange import Exchange
 
 _SUMS = 1.2  # sums that an owner sends, for an entry that one rank has sent there
 
@@ -214,3 +217,141 @@ class DenseReduceScatter(SparseReduceScatter):
     Dryden, Moon, Jacobs, Van Essen, "Communication Quantization for Data-Parallel Training of Deep
     Neural Networks", MLHPC 2016, section III.
     """
+
+
+MODELS: dict[str, ExchangeModel] = {
+    "by_ranks": GatheredFrames(),
+    "all_gather": GatheredFrames(),
+    "all_reduce": RingAllReduce(),
+    "leader_indices": SharedPositions(),
+    "reduce_scatter": SparseReduceScatter(),
+    "quantized_all_reduce": DenseReduceScatter(),
+}
+"""The model of every exchange of a codec, by its kind; of `ByRanks`, among few ranks."""
+
+
+def model_of(exchange: Exchange | ExchangeModel) -> ExchangeModel:
+    """Return the model of an exchange; raise a TypeError or ValueError if there is none."""
+    if isinstance(exchange, ExchangeModel):
+        return exchange
+    check_part("exchange", exchange, Exchange)
+    model = MODELS.get(exchange.kind)
+    if model is None:
+        known = ", ".join(MODELS)
+        raise ValueError(f"the exchange {exchange.kind!r} has no cost model; known are {known}")
+    return model
+
+
+@dataclasses.dataclass(frozen=True)
+class ExchangeCost:
+    """The cost of an exchange.
+
+    Attributes
+    ----------
+    seconds : float
+        Seconds from the last rank's start to the last rank's end, without encoding and decoding.
+    sent : float
+        Bytes that a rank sends to other nodes; in a flat network, all that it sends.
+    sent_inside : float
+        Bytes that a rank sends inside its node.
+    buffers : float
+        Bytes of a rank's buffers.
+    before : float
+        The part of ``seconds`` for which the encoding thread waits; see `ExchangeModel`.
+    """
+
+    seconds: float
+    sent: float
+    sent_inside: float
+    buffers: float
+    before: float = 0.0
+
+
+def simulate(
+    exchange: Exchange | ExchangeModel, payload: Payload, network: Network
+) -> ExchangeCost:
+    """Return the cost of the exchange of a bucket.
+
+    In a network of nodes, ranks sum dense inside a node, and each exchanges its share with its
+    partners in the other nodes, as ``attach(hierarchy=)`` does: an all-to-all and an all-gather of
+    float32 inside. With plain DDP, nothing is divided: all ranks form one ring that
+    leaves and enters each node once.
+
+    Parameters
+    ----------
+    exchange : gradwire.exchange.Exchange
+        How the ranks combine their values; or the ``exchange`` of a `Method`.
+    payload : Payload
+        Of a rank, for the whole bucket.
+    network : Network
+        The ranks and their links.
+
+    Returns
+    -------
+    ExchangeCost
+        All zero for a single rank.
+
+    Raises
+    ------
+    TypeError
+        The exchange is none.
+    ValueError
+        An exchange without a model.
+
+    Examples
+    --------
+    >>> network = gradwire.cost.Network(8, gradwire.cost.Link(1e9, latency=50e-6))
+    >>> dense = gradwire.cost.Payload.dense(25_000_000)
+    >>> gradwire.cost.simulate(gradwire.exchange.AllReduce(), dense, network).seconds
+    1.4007
+    """
+    model = model_of(exchange)
+    partners, parts = participants(model, network)
+    mine = payload.share(parts)
+    inside: tuple[Phase, ...] = ()
+    if parts > 1:
+        dense = 4.0 * payload.numel / parts
+        inside = exchange_all(dense, parts), ring_all_gather(dense, parts)
+    phases = model.phases(mine, partners)
+    if model.divides:  # all ranks of a node use its link at the same time
+        times = [
+            network.link.seconds(parts * each.serial, each.rounds, each.messages) for each in phases
+        ]
+    else:
+        times = [_one_ring(each, network) for each in phases]
+    here = sum(network.inside.seconds(each.serial, each.rounds, each.messages) for each in inside)
+    sent = sum(each.sent for each in phases)
+    # One rank of a node sends to the next node where all form one ring.
+    outside = sent
+    if not model.divides:
+        outside = sent / network.node_size if network.nodes > 1 else 0.0
+    return ExchangeCost(
+        sum(times) + here,
+        outside,
+        sent - outside + sum(each.sent for each in inside),
+        model.buffers(mine, partners) if network.ranks > 1 else 0.0,
+        sum(times[: model.before]),
+    )
+
+
+def participants(model: ExchangeModel, network: Network) -> tuple[int, int]:
+    """Return how many ranks exchange the same entries, and into how many parts a node cuts them.
+
+    Each rank of a node exchanges one of these with its partners in the other nodes.
+    """
+    if model.divides:
+        return network.nodes, network.node_size
+    return network.ranks, 1
+
+
+def _one_ring(phase: Phase, network: Network) -> float:
+    """Return the seconds of a ring of all ranks: one hop in ``node_size`` is between nodes.
+
+    The ring waits for the latencies of both links. All bytes cross the link between nodes; those
+    inside are sent at the same time.
+    """
+    if network.nodes == 1:
+        return network.inside.seconds(phase.serial, phase.rounds, phase.messages)
+    far = math.ceil(phase.rounds / network.node_size)
+    near = phase.rounds - far
+    return network.link.seconds(phase.serial, far, far) + network.inside.seconds(0, near, near)

@@ -3,43 +3,10 @@
 import dataclasses
 from typing import Self
 
-from gradwire._part import check_part
 from gradwire.cost.calibration import Calibration, CodecCost
-from gradwire.cost.exchanges import (
-    DenseReduceScatter,
-    ExchangeModel,
-    GatheredFrames,
-    PlainRing,
-    RingAllReduce,
-    SharedPositions,
-    SparseReduceScatter,
-)
-from gradwire.cost.network import Network
-from gradwire.cost.payload import Payload, information_bits
+from gradwire.cost.exchanges import MODELS, ExchangeModel, PlainRing, model_of
+from gradwire.cost.network import Network, Payload, information_bits
 from gradwire.exchange import Exchange
-
-MODELS: dict[str, ExchangeModel] = {
-    "by_ranks": GatheredFrames(),
-    "all_gather": GatheredFrames(),
-    "all_reduce": RingAllReduce(),
-    "leader_indices": SharedPositions(),
-    "reduce_scatter": SparseReduceScatter(),
-    "quantized_all_reduce": DenseReduceScatter(),
-}
-"""The model of every exchange of a codec, by its kind; of `ByRanks`, among few ranks."""
-
-
-def model_of(exchange: Exchange | ExchangeModel) -> ExchangeModel:
-    """Return the model of an exchange; raise a TypeError or ValueError if there is none."""
-    if isinstance(exchange, ExchangeModel):
-        return exchange
-    check_part("exchange", exchange, Exchange)
-    model = MODELS.get(exchange.kind)
-    if model is None:
-        known = ", ".join(MODELS)
-        raise ValueError(f"the exchange {exchange.kind!r} has no cost model; known are {known}")
-    return model
-
 
 SLOT_SHARE = 1.0 / 64.0
 SLOT_BYTES = 40.0
@@ -82,13 +49,7 @@ class Method:
         return 0.0 if self.cost is None else self.cost.state_bytes
 
     def on(self, network: Network) -> Self:
-        """Return the method with the exchange that `attach` uses on this network.
-
-        Parameters
-        ----------
-        network : Network
-            The ranks and their links.
-        """
+        """Return the method with the exchange that `attach` uses on this network."""
         if self.cost is None or not self.own or network.node_size > 1:
             return self
         codec = self.cost.codec
@@ -97,15 +58,7 @@ class Method:
         return dataclasses.replace(self, exchange=MODELS[part.kind])
 
     def payload(self, numel: int, frames: int = 1) -> Payload:
-        """Return the payload of one rank for a bucket.
-
-        Parameters
-        ----------
-        numel : int
-            Entries of the bucket.
-        frames : int
-            Number of its tensors, each of which has a frame.
-        """
+        """Return the payload of one rank for a bucket of ``frames`` tensors, each with a frame."""
         cost = self.cost
         if cost is None:
             return Payload.dense(numel, self.value_bits)
@@ -125,15 +78,7 @@ class Method:
         return Payload(numel, entries, values, bits, header, frames)
 
     def encode_seconds(self, numel: int, ranks: int, frames: int = 1) -> float:
-        """Return the seconds of encoding a bucket on one rank.
-
-        Parameters
-        ----------
-        numel, frames : int
-            As of `payload`.
-        ranks : int
-            Number of ranks that exchange it.
-        """
+        """Return the seconds of encoding a bucket on one of ``ranks`` ranks that exchange it."""
         if ranks == 1:
             return 0.0
         if self.cost is None:
@@ -142,13 +87,7 @@ class Method:
         return self.exchange.encodes(ranks) * self.cost.encode(numel, share * numel, frames)
 
     def decode_seconds(self, numel: int, ranks: int, frames: int = 1) -> float:
-        """Return the seconds of decoding and averaging a bucket on one rank.
-
-        Parameters
-        ----------
-        numel, ranks, frames : int
-            As of `encode_seconds`.
-        """
+        """Return the seconds of decoding and averaging a bucket on one rank."""
         if ranks == 1 or self.cost is None:
             return 0.0
         times = self.exchange.decodes(ranks)

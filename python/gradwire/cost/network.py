@@ -1,7 +1,8 @@
-"""Links, and networks of ranks."""
+"""Links, networks of ranks, and the sizes of a rank's messages."""
 
 import dataclasses
 import math
+from typing import Self
 
 from gradwire import _validate
 
@@ -40,21 +41,9 @@ class Link:
             _validate.positive(name, getattr(self, name))
 
     def seconds(self, nbytes: float, rounds: float, messages: float) -> float:
-        """Return the time of a message, or of several ones after another.
+        """Return the seconds of so many bytes on the longest path, and messages of a rank.
 
-        Parameters
-        ----------
-        nbytes : float
-            Bytes on the longest path.
-        rounds : float
-            Messages on that path that have to wait for each other.
-        messages : float
-            Number of messages that a rank sends.
-
-        Returns
-        -------
-        float
-            Seconds.
+        ``rounds`` of these have to wait for each other.
         """
         return rounds * self.latency + messages * self.overhead + 8.0 * nbytes / self.bandwidth
 
@@ -96,3 +85,92 @@ class Network:
     def nodes(self) -> int:
         """Number of nodes."""
         return self.ranks // self.node_size
+
+
+@dataclasses.dataclass(frozen=True)
+class Payload:
+    """The sizes of the data that one rank sends for the tensors of a bucket.
+
+    Parameters
+    ----------
+    numel : int
+        Entries of the tensors.
+    entries : float
+        Entries that are sent, at most ``numel``.
+    value_bits : float
+        Bits of an entry's value, with its share of scales.
+    position_bits : float
+        Bits of an entry's position; 0 where all ranks know it.
+    header : float
+        Bytes of a frame besides its entries. 0 for data without frames.
+    frames : int
+        Frames that the entries are in: one for each tensor.
+    """
+
+    numel: int
+    entries: float
+    value_bits: float = 32.0
+    position_bits: float = 0.0
+    header: float = 0.0
+    frames: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.entries <= self.numel:
+            raise ValueError(f"{self.entries:g} entries of a tensor that has {self.numel}")
+
+    @classmethod
+    def dense(cls, numel: int, value_bits: float = 32.0) -> Self:
+        """Return the payload of all values, without frames."""
+        return cls(numel, float(numel), value_bits)
+
+    @classmethod
+    def sparse(cls, numel: int, entries: float, value_bits: float = 32.0, frames: int = 1) -> Self:
+        """Return the payload of some entries, with estimated sizes of positions and headers.
+
+        A position takes `information_bits` and 0.3 bits, half of the most that Elias–Fano coding
+        adds; a header takes 48 bytes. A `gradwire.cost.Calibration` has measured sizes. Raises a
+        ValueError if more entries are sent than there are.
+        """
+        bits = information_bits(numel, entries) + 0.3 if 0.0 < entries < numel else 0.0
+        return cls(numel, entries, value_bits, bits, 48.0, frames)
+
+    @property
+    def value_bytes(self) -> float:
+        """Bytes of all values."""
+        return self.entries * self.value_bits / 8.0
+
+    @property
+    def position_bytes(self) -> float:
+        """Bytes of all positions, with the headers of their frames."""
+        return self.frames * self.header + self.entries * self.position_bits / 8.0
+
+    @property
+    def nbytes(self) -> float:
+        """Bytes of all frames."""
+        return self.value_bytes + self.position_bytes
+
+    def share(self, parts: int) -> Self:
+        """Return the payload of one part if every tensor is cut into ``parts`` equal parts.
+
+        Each part of a tensor has a frame of its own, as where the ranks of a node divide a bucket.
+        """
+        return dataclasses.replace(
+            self, numel=-(-self.numel // parts), entries=self.entries / parts
+        )
+
+    def range(self, parts: int) -> Self:
+        """Return the payload of one range if the bucket is cut into ``parts`` equal ranges.
+
+        A range holds some of the tensors, or a part of one, as where each rank owns a range.
+        """
+        frames = max(1, -(-self.frames // parts))
+        return dataclasses.replace(self.share(parts), frames=min(frames, self.frames))
+
+
+def information_bits(numel: float, entries: float) -> float:
+    """Return the minimum bits per entry for positions: ``log2 C(numel, entries) / entries``.
+
+    Of ``numel`` entries of the tensor, ``entries`` are sent: ``0 < entries <= numel``.
+    """
+    ways = math.lgamma(numel + 1) - math.lgamma(entries + 1) - math.lgamma(numel - entries + 1)
+    return max(ways, 0.0) / math.log(2) / entries

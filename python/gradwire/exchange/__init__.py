@@ -19,12 +19,12 @@ from gradwire.exchange.base import Exchange as Exchange
 
 # One line each, in the order in which they are listed: importing a class registers it.
 # isort: off
-from gradwire.exchange.all_gather import AllGather as AllGather
-from gradwire.exchange.all_reduce import AllReduce as AllReduce
-from gradwire.exchange.all_reduce import LeaderIndices as LeaderIndices
-from gradwire.exchange.owners import ReduceScatter as ReduceScatter
-from gradwire.exchange.owners import QuantizedAllReduce as QuantizedAllReduce
-from gradwire.exchange.by_ranks import ByRanks as ByRanks
+from gradwire.exchange.frames import AllGather as AllGather
+from gradwire.exchange.sums import AllReduce as AllReduce
+from gradwire.exchange.sums import LeaderIndices as LeaderIndices
+from gradwire.exchange.frames import ReduceScatter as ReduceScatter
+from gradwire.exchange.frames import QuantizedAllReduce as QuantizedAllReduce
+from gradwire.exchange.frames import ByRanks as ByRanks
 # isort: on
 
 EXCHANGES: tuple[type[Exchange], ...] = own_parts(Exchange)  #: all exchanges

@@ -26,15 +26,9 @@ class Exchange(Part):
         """Whether the sum of an entry is divided by the number of ranks that sent it."""
         return False
 
-    def check(self, sparsify: Sparsifier, quantize: Quantizer) -> None:
-        """Raise a ValueError if the exchange cannot combine such frames."""
+    def check(self, sparsify: Sparsifier, quantize: Quantizer, memory: Memory) -> None:
+        """Raise a ValueError if the exchange cannot combine frames of a codec with these parts."""
         raise NotImplementedError
-
-    def check_memory(self, memory: Memory) -> None:
-        """Raise a ValueError if the exchange cannot use this memory."""
-
-    def check_range(self, quantize: Quantizer, memory: Memory) -> None:
-        """Raise a ValueError if sums may exceed the quantizer's range, and no residual keeps it."""
 
     def for_ranks(
         self, ranks: int, sparsify: Sparsifier, quantize: Quantizer, memory: Memory

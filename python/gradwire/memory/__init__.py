@@ -6,8 +6,8 @@ from gradwire.memory.base import Memory as Memory
 # One line each, in the order in which they are listed: importing a class registers it.
 # isort: off
 from gradwire.memory.base import NoMemory as NoMemory
-from gradwire.memory.residual import Residual as Residual
-from gradwire.memory.residual import LowPass as LowPass
+from gradwire.memory.base import Residual as Residual
+from gradwire.memory.base import LowPass as LowPass
 from gradwire.memory.corrections import MomentumCorrection as MomentumCorrection
 from gradwire.memory.corrections import AdamCorrection as AdamCorrection
 # isort: on

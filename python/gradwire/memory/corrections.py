@@ -3,12 +3,22 @@
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from gradwire import _validate
+from gradwire._validate import Check, Clip, Seed
 from gradwire.memory.base import Memory
+
+_Decay = Annotated[float, Check(_validate.positive, below=1)]
+
+
+def _normal(name: str, value: object) -> float:
+    number = _validate.real(name, value)
+    if not float(np.finfo(np.float32).tiny) <= number < math.inf:
+        raise ValueError(f"{name} must be above 0 and a normal float32, got {value!r}")
+    return number
 
 
 @dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
@@ -46,21 +56,15 @@ class MomentumCorrection(Memory):
     Distributed Training", ICLR 2018, sections 3.2 (correction, clipping) and 3.3 (masking).
     """
 
-    momentum: float | None = None
+    momentum: _Decay | None = None
     nesterov: bool | None = None
     masking: bool = True
-    clip: float | None = None
+    clip: Clip | None = None
     kind: ClassVar[str] = "momentum_correction"
     keeps: ClassVar[bool] = True
     corrects: ClassVar[bool] = True
     updates: ClassVar[bool] = False
     _OPTIMIZER_DEFAULTS: ClassVar[Mapping[str, Any]] = {"momentum": 0.9, "nesterov": False}
-
-    def __post_init__(self) -> None:
-        self._check_given("momentum", _validate.positive, below=1)
-        self._check_given("nesterov", _validate.boolean)
-        _validate.boolean("masking", self.masking)
-        self._check_given("clip", _validate.clip)
 
 
 @dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
@@ -83,11 +87,9 @@ class AdamCorrection(Memory):
     divides the learning rate by its root, so that the rate of uncompressed training is right. Where
     nothing measures it, as with `gradwire.torch.all_reduce`, it counts as 1.
 
-    The arithmetic is in float32, with each operation rounded separately. A second moment beyond
-    float32 stays the largest number there is, and one below the smallest normal number is 0.
-    Neither makes a step larger than Adam's bound, ``lr * sqrt((1 - beta2**t) / (1 - beta2))``: at
-    most ``lr / sqrt(1 - beta2)``, and ``lr`` in the first step. A gradient that is not finite is
-    refused, and nothing changes.
+    The arithmetic is in float32, with each operation rounded separately. Whatever the gradients, no
+    step is larger than Adam's bound, ``lr * sqrt((1 - beta2**t) / (1 - beta2))``: see
+    docs/memory.md.
 
     The state holds four buffers of n elements, two pairs that swap on success; float32, or with
     ``low_memory`` bfloat16. Every encode reads the tensor, ``v`` and ``r`` and writes ``v`` and
@@ -103,12 +105,8 @@ class AdamCorrection(Memory):
         least). None is that of the attached optimizer, or else 1e-8.
     low_memory : bool
         Keep ``v`` and ``r`` in bfloat16, rounded stochastically as `Residual` rounds: 8 bytes per
-        element instead of 16. With a beta2 of 0.999, a step moves ``v`` by less than a unit in the
-        last place. Rounded to nearest it would stay where it is (21 times too large after gradients
-        have become a tenth); rounded by chance it has the mean of float32, and deviates from it by
-        3.5 % where the variance of gradients is constant, so that steps deviate by 1.8 %. Its root,
-        stored instead, deviates more (``v`` by 5.7 %) and with a bias: squares of what is rounded
-        without bias are too large.
+        element instead of 16. ``v`` then has the mean that it has in float32; docs/memory.md says
+        how far it deviates from it.
     seed : int
         Seed of that rounding, as of `Residual`; ``v`` and ``r`` draw different numbers.
 
@@ -121,21 +119,13 @@ class AdamCorrection(Memory):
     with error feedback.
     """
 
-    beta2: float | None = None
-    eps: float | None = None
+    beta2: _Decay | None = None
+    eps: Annotated[float, Check(_normal)] | None = None
     low_memory: bool = False
-    seed: int = 0
+    seed: Seed = 0
     kind: ClassVar[str] = "adam_correction"
     keeps: ClassVar[bool] = True
     corrects: ClassVar[bool] = False
     updates: ClassVar[bool] = True
     _KEPT_AS: ClassVar[tuple[str, ...]] = ("low_memory", "seed")
     _OPTIMIZER_DEFAULTS: ClassVar[Mapping[str, Any]] = {"beta2": 0.999, "eps": 1e-8}
-
-    def __post_init__(self) -> None:
-        self._check_given("beta2", _validate.positive, below=1)
-        self._check_given("eps", _validate.real)
-        if self.eps is not None and not float(np.finfo(np.float32).tiny) <= self.eps < math.inf:
-            raise ValueError(f"eps must be above 0 and a normal float32, got {self.eps!r}")
-        _validate.boolean("low_memory", self.low_memory)
-        self._check("seed", _validate.integer, low=0)

@@ -6,8 +6,7 @@ module.
 """
 
 from gradwire.numerics.accumulation import mantissa_bits, sum_error, variance_retention
-from gradwire.numerics.floats import Float
-from gradwire.numerics.sums import chunked_sum
+from gradwire.numerics.floats import Float, chunked_sum
 
 __all__ = [
     "Float",

@@ -47,10 +47,8 @@ def variance_retention(
 
     Raises
     ------
-    TypeError
-        An argument is not an integer.
-    ValueError
-        One is out of range.
+    TypeError, ValueError
+        An argument is not an integer, or out of range.
 
     References
     ----------
@@ -64,29 +62,10 @@ def variance_retention(
 
 
 def mantissa_bits(n: int, product: int, chunk: int | None = None) -> int:
-    """Return the smallest mantissa with which a sum retains its variance, by the VRR.
+    """Return the smallest mantissa, of 1 to 64 bits, with which a sum retains its variance.
 
-    That is, with ``n * (1 - VRR)`` below ``log(50)``. Takes some milliseconds for any n.
-
-    Parameters
-    ----------
-    n, product, chunk
-        As in `variance_retention`.
-
-    Returns
-    -------
-    int
-        1 to 64.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As in `variance_retention`.
-
-    References
-    ----------
-    Sakr et al., ICLR 2019, as in `variance_retention`: the exponent of the variance lost, and its
-    limit of 50.
+    That is, with ``n * (1 - VRR)`` below ``log(50)``, the limit of Sakr et al. Takes some
+    milliseconds for any n. Parameters and errors are those of `variance_retention`.
     """
     n, product, chunk = _checked(n, product, chunk)
     for bits in range(1, _MOST):
@@ -109,17 +88,10 @@ def sum_error(n: int, mantissa: int) -> float:
     mantissa : int
         Bits of the sum's mantissa, 1 to 64.
 
-    Returns
-    -------
-    float
-        Mean squared error over mean square.
-
     Raises
     ------
-    TypeError
-        An argument is not an integer.
-    ValueError
-        One is out of range.
+    TypeError, ValueError
+        An argument is not an integer, or out of range.
     """
     n = _validate.integer("n", n, low=1)
     mantissa = _validate.integer("mantissa", mantissa, low=1, high=_MOST)
@@ -188,10 +160,9 @@ def _terms(low: int, high: int) -> Iterator[tuple[np.ndarray, np.ndarray | float
     First one by one; then functions that change slowly from i to i + 1 are integrated, octave by
     octave, from half a unit before to half a unit after.
     """
-    start = min(max(low, _EXACT), high)
-    if low < start:
-        yield np.arange(low, start, dtype=np.float64), 1.0
-    at, (nodes, weights) = start, _gauss()
+    at, (nodes, weights) = min(max(low, _EXACT), high), _gauss()
+    if low < at:
+        yield np.arange(low, at, dtype=np.float64), 1.0
     while at < high:
         end = min(2 * at, high)
         half = (end - at) / 2

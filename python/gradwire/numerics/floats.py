@@ -1,4 +1,4 @@
-"""Binary floating-point numbers of any width up to that of float32."""
+"""Binary floating-point numbers of any width up to that of float32, and sums in them."""
 
 import dataclasses
 import math
@@ -13,6 +13,9 @@ from gradwire import _validate
 Rounding = Literal["nearest", "stochastic"]
 
 _PIECE = 1 << 14  # values that are worked on together, which stay in the cache
+_WIDE = 1 << 12  # sums that are taken together, likewise
+_NARROW = 32  # so few are taken one by one, by plain floats
+_PLAIN = 1 << 16  # terms of those that are made plain floats together
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,10 +42,8 @@ class Float:
 
     Raises
     ------
-    TypeError
-        A number of bits or the seed is not an integer.
-    ValueError
-        A number is out of range, or ``rounding`` is invalid.
+    TypeError, ValueError
+        An argument is of another type, or out of range.
 
     References
     ----------
@@ -89,52 +90,36 @@ class Float:
         return np.dtype(np.uint8 if self.bits <= 8 else np.uint16 if self.bits <= 16 else np.uint32)
 
     def round(self, x: ArrayLike) -> Any:
-        """Round values to numbers of this format.
-
-        Takes about ten passes over x, in pieces that stay in the cache.
+        """Round values to numbers of this format, in about ten passes over x.
 
         Parameters
         ----------
         x : array-like
-            Of floats of up to 64 bits, of any shape. NaN stays NaN, and -0 keeps its sign.
+            Of floats of up to 64 bits, others are a TypeError; of any shape. NaN stays NaN, and -0
+            keeps its sign.
 
         Returns
         -------
         numpy.ndarray or numpy.float32
             float32, which holds each of them exactly, of the shape of x.
-
-        Raises
-        ------
-        TypeError
-            x is not of floats.
         """
-        random = generator(self)
-        return _by_pieces(floats("x", x), np.float32, lambda piece: rounded(self, piece, random))
+        random = _generator(self)
+        return _by_pieces(_floats("x", x), np.float32, lambda piece: _rounded(self, piece, random))
 
     def encode(self, x: ArrayLike) -> Any:
-        """Round values, and return the bits of the results.
-
-        Parameters
-        ----------
-        x : array-like
-            As in `round`.
+        """Round values as `round`, and return the bits of the results.
 
         Returns
         -------
         numpy.ndarray or numpy scalar
             Of `dtype`: from the top, sign, exponent and mantissa in the lowest `bits`. NaN has the
             sign it had and the first bit of the mantissa.
-
-        Raises
-        ------
-        TypeError
-            x is not of floats.
         """
-        random = generator(self)
-        return _by_pieces(floats("x", x), self.dtype, lambda piece: self._encoded(piece, random))
+        random = _generator(self)
+        return _by_pieces(_floats("x", x), self.dtype, lambda piece: self._encoded(piece, random))
 
     def _encoded(self, x: NDArray[Any], random: np.random.Generator | None) -> NDArray[np.uint64]:
-        numbers = rounded(self, x, random)
+        numbers = _rounded(self, x, random)
         scale = _binades(self, numbers)
         special = ~np.isfinite(numbers)
         units = np.abs(np.where(special, 0.0, numbers)) / (scale * 2.0**-self.mantissa)
@@ -153,19 +138,12 @@ class Float:
         Parameters
         ----------
         codes : array-like
-            Of unsigned integers, of any shape, from `encode`.
+            Of unsigned integers, others are a TypeError; one of more than `bits` is a ValueError.
 
         Returns
         -------
         numpy.ndarray or numpy.float32
             float32, of the shape of codes.
-
-        Raises
-        ------
-        TypeError
-            The codes are not unsigned integers.
-        ValueError
-            One has more bits than the format.
         """
         array = np.asarray(codes)
         if array.dtype.kind != "u":
@@ -191,12 +169,115 @@ class Float:
         return signed
 
 
-def generator(format: Float) -> np.random.Generator | None:
+def chunked_sum(
+    x: ArrayLike,
+    chunk: int = 64,
+    format: Float = Float(6, 9),
+    *,
+    axis: int | None = None,
+) -> Any:
+    """Return sums of partial sums, each rounded to a format after every addition.
+
+    Terms are added one by one, from the first; partial sums likewise. Each addition is done in
+    float64, exactly or nearly so, and rounded once. A chunk of all terms is a plain sum. Partial
+    sums lose small terms too, only later. Additions are vectorised over chunks and over the other
+    axes: about 20 ns per term. For few, long sums it is 200 ns, and 40 us with stochastic rounding.
+    Needs memory for float64 partial sums, some megabytes, and a copy of x if `axis` is neither the
+    first nor the last one of a contiguous array.
+
+    Parameters
+    ----------
+    x : array-like
+        Of floats of up to 64 bits. They are not rounded before they are added.
+    chunk : int
+        Terms of a partial sum, 1 to their number; the last one may have fewer.
+    format : Float
+        Format of sums. With stochastic rounding, all sums of a call draw from its seed.
+    axis : int, optional
+        Axis of the sums. None sums all entries, in C order.
+
+    Returns
+    -------
+    numpy.ndarray or numpy.float32
+        float32, of the shape of x without the axis. A sum that is too large is infinite.
+
+    Raises
+    ------
+    TypeError, ValueError
+        x is not of floats; there are no terms, or fewer than `chunk`; or x has no such axis.
+
+    References
+    ----------
+    Wang, Choi, Brand, Chen, Gopalakrishnan, "Training Deep Neural Networks with 8-bit Floating
+    Point Numbers", NeurIPS 2018: chunk-based accumulation, with chunks of 64 in ``Float(6, 9)``.
+    """
+    array = _floats("x", x)
+    if axis is None:
+        array, axis = array.reshape(-1), 0
+    axis = _validate.integer("axis", axis, low=-array.ndim, high=array.ndim - 1)
+    terms = np.moveaxis(array, axis, 0)
+    n, shape = terms.shape[0], terms.shape[1:]
+    chunk = _validate.integer("chunk", chunk, low=1)
+    if chunk > n:
+        raise ValueError(
+            f"chunk must be at most the number of terms, which is {n}, got {chunk}"
+            + (f": pass chunk={n} for a plain sum" if n else "")
+        )
+    columns, random = terms.reshape(n, -1), _generator(format)
+    partial = np.empty((-(-n // chunk), columns.shape[1]))
+    whole = n // chunk
+    for at in range(0, columns.shape[1], _WIDE):
+        some = columns[:, at : at + _WIDE]
+        rows = max(1, _WIDE // some.shape[1])
+        for row in range(0, whole, rows):
+            end = min(row + rows, whole)
+            part = some[row * chunk : end * chunk].reshape(end - row, chunk, -1)
+            partial[row:end, at : at + _WIDE] = _sum(part.swapaxes(0, 1), format, random)
+        if whole < len(partial):
+            partial[whole, at : at + _WIDE] = _sum(some[whole * chunk :], format, random)
+    return _sum(partial, format, random).astype(np.float32).reshape(shape)[()]
+
+
+def _sum(
+    terms: NDArray[Any], format: Float, random: np.random.Generator | None
+) -> NDArray[np.float64]:
+    """Return sums along the first axis, of float64, rounded after every addition."""
+    total = np.zeros(terms.shape[1:])
+    with np.errstate(invalid="ignore"):  # infinities of both signs, and NaN that signals
+        if total.size <= _NARROW and random is None:
+            for at in np.ndindex(total.shape):
+                total[at] = _sum_one(terms[:, *at], format)
+            return total
+        for term in terms:
+            total = _rounded(format, total + term.astype(np.float64), random)
+    return total
+
+
+def _sum_one(terms: NDArray[Any], format: Float) -> float:
+    """Return one sum as `_sum` does, rounded to nearest, at 0.2 microseconds a term.
+
+    Within a binade, adding and subtracting a number whose last bit is the unit there rounds to it.
+    """
+    total = low = high = magic = 0.0
+    largest = format.largest
+    for at in range(0, len(terms), _PLAIN):
+        for term in terms[at : at + _PLAIN].astype(np.float64).tolist():
+            exact = total + term
+            if not low <= abs(exact) < high:
+                low, high, unit = _binade(format, exact)
+                magic = 1.5 * 2.0**52 * unit
+            total = math.copysign((exact + magic) - magic, exact)
+            if total > largest or total < -largest:
+                total = math.copysign(math.inf, total)
+    return total
+
+
+def _generator(format: Float) -> np.random.Generator | None:
     """Return the random generator for `rounded`: None if rounding to nearest."""
     return None if format.rounding == "nearest" else np.random.default_rng(format.seed)
 
 
-def rounded(
+def _rounded(
     format: Float, x: NDArray[Any], random: np.random.Generator | None
 ) -> NDArray[np.float64]:
     """Return rounded values, as float64."""
@@ -217,7 +298,7 @@ def rounded(
     return units
 
 
-def binade(format: Float, x: float) -> tuple[float, float, float]:
+def _binade(format: Float, x: float) -> tuple[float, float, float]:
     """Return the bounds of the magnitudes with the spacing of numbers near x, and the spacing."""
     first = 1 - format.bias
     exponent = min(max(math.frexp(x)[1] - 1, first), 1 + format.bias)
@@ -234,7 +315,7 @@ def _binades(format: Float, x: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.clip(powers, 2.0 ** (1 - format.bias), 2.0 ** (1 + format.bias))
 
 
-def floats(name: str, value: ArrayLike) -> NDArray[Any]:
+def _floats(name: str, value: ArrayLike) -> NDArray[Any]:
     """Return an array of floats of at most 64 bits, unchanged; raise a TypeError for others."""
     array = np.asarray(value)
     # By what can be cast: ml_dtypes' bfloat16 and others are of kind "V".

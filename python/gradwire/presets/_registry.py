@@ -7,8 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from gradwire import _plugins
-from gradwire._codec import Codec
+from gradwire._codec import Codec, IndexCoding
 from gradwire.errors import PluginError
+from gradwire.exchange import Exchange
+from gradwire.memory import Memory
+from gradwire.quantize import Quantizer
+from gradwire.sparsify import Sparsifier
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -71,6 +75,19 @@ def preset(
         return build
 
     return register
+
+
+def composition(
+    sparsify: Sparsifier,
+    quantize: Quantizer,
+    memory: Memory,
+    indices: IndexCoding,
+    exchange: Exchange,
+) -> Codec:
+    """Return the codec with these parts."""
+    return Codec(
+        sparsify=sparsify, quantize=quantize, memory=memory, indices=indices, exchange=exchange
+    )
 
 
 def _documented(build: Callable[..., Codec], example: Mapping[str, Any], paper: str | None) -> str:

@@ -3,7 +3,7 @@
 from gradwire._codec import BY_RANKS, KEEP, Codec, IndexCoding
 from gradwire.exchange import Exchange
 from gradwire.memory import Memory, Residual
-from gradwire.presets._registry import preset
+from gradwire.presets._registry import composition, preset
 from gradwire.quantize import Codebook, Quantizer, SignScale, TwoMeans
 from gradwire.sparsify import BinMax, ChunkTopK, Threshold, TwoSided
 
@@ -34,12 +34,8 @@ def adacomp(
 
     Choosing bins by the kind of layer needs `Codec.for_shape`.
     """
-    return Codec(
-        sparsify=BinMax(bin, soft=soft),
-        quantize=SignScale(scale="bin-max"),
-        memory=memory,
-        indices=indices,
-        exchange=exchange,
+    return composition(
+        BinMax(bin, soft=soft), SignScale(scale="bin-max"), memory, indices, exchange
     )
 
 
@@ -64,12 +60,8 @@ def adaptive(
     the tensor's shape need `Codec.for_shape`. Each column costs eight bytes, so it should have many
     times ``proportion`` entries.
     """
-    return Codec(
-        sparsify=TwoSided(proportion, sample=sample, seed=seed),
-        quantize=TwoMeans(column),
-        memory=memory,
-        indices=indices,
-        exchange=exchange,
+    return composition(
+        TwoSided(proportion, sample=sample, seed=seed), TwoMeans(column), memory, indices, exchange
     )
 
 
@@ -97,12 +89,8 @@ def strom(
         raise ValueError(
             "threshold must be greater than 0, got 0: every entry would be sent as zero"
         )
-    return Codec(
-        sparsify=Threshold(threshold),
-        quantize=SignScale(scale="threshold"),
-        memory=memory,
-        indices=indices,
-        exchange=exchange,
+    return composition(
+        Threshold(threshold), SignScale(scale="threshold"), memory, indices, exchange
     )
 
 
@@ -133,10 +121,4 @@ def sparseloco(
     positions and one byte per value; here a position takes about 7.5 bits. Their code averages over
     senders: ``exchange=gradwire.exchange.AllGather(mean="senders")``.
     """
-    return Codec(
-        sparsify=ChunkTopK(chunk, k, tile=tile),
-        quantize=quantize,
-        memory=memory,
-        indices=indices,
-        exchange=exchange,
-    )
+    return composition(ChunkTopK(chunk, k, tile=tile), quantize, memory, indices, exchange)

@@ -6,7 +6,7 @@ from gradwire import _validate
 from gradwire._codec import BY_RANKS, EXACT, KEEP, Codec, IndexCoding
 from gradwire.exchange import AllReduce, Exchange, LeaderIndices
 from gradwire.memory import AdamCorrection, LowPass, Memory, MomentumCorrection, Residual
-from gradwire.presets._registry import preset
+from gradwire.presets._registry import composition, preset
 from gradwire.quantize import Codebook, Quantizer
 from gradwire.sparsify import (
     SID,
@@ -60,17 +60,12 @@ def adam(
     What is decoded is an update and not a gradient; attached, `torch.optim.AdamW` subtracts it, and
     ``beta2`` and ``eps`` are the optimizer's unless they are given. So is the learning rate, for
     any number of ranks: see `gradwire.memory.AdamCorrection`. Attached without a schedule, it sends
-    more in the first steps: see `gradwire.schedule.recommended`. What rounding takes away stays in
-    the residual. What is sent lies just above one threshold, so that a sign and one of two fitted
-    magnitudes say it: a tenth fewer bytes than bfloat16 without loss, and the same accuracy. The
-    composition with exact top-k is this library's.
+    more in the first steps: see `gradwire.schedule.recommended`. What is sent lies just above one
+    threshold, so that a sign and one of two fitted magnitudes say it; what rounding takes away
+    stays in the residual. The composition with exact top-k is this library's.
     """
-    return Codec(
-        sparsify=TopK(ratio=ratio),
-        quantize=quantize,
-        memory=AdamCorrection(beta2=beta2, eps=eps),
-        indices=indices,
-        exchange=exchange,
+    return composition(
+        TopK(ratio=ratio), quantize, AdamCorrection(beta2=beta2, eps=eps), indices, exchange
     )
 
 
@@ -93,13 +88,7 @@ def topk(
 
     Pass either ``ratio``, 0.01 by default, or ``k``.
     """
-    return Codec(
-        sparsify=TopK(ratio=_ratio(ratio, k), k=k),
-        quantize=quantize,
-        memory=memory,
-        indices=indices,
-        exchange=exchange,
-    )
+    return composition(TopK(ratio=_ratio(ratio, k), k=k), quantize, memory, indices, exchange)
 
 
 @preset(
@@ -124,12 +113,12 @@ def sidco(
     ``stages="paper", band=None`` is the published method. The defaults keep the achieved count
     within the band, even where the published controller gets stuck: see `gradwire.sparsify.SID`.
     """
-    return Codec(
-        sparsify=SID(ratio, distribution=distribution, stages=stages, band=band),
-        quantize=quantize,
-        memory=memory,
-        indices=indices,
-        exchange=exchange,
+    return composition(
+        SID(ratio, distribution=distribution, stages=stages, band=band),
+        quantize,
+        memory,
+        indices,
+        exchange,
     )
 
 
@@ -159,12 +148,12 @@ def dgc(
     ``clip`` applies to the norm of each tensor, while the paper clips the norm of the node's whole
     gradient.
     """
-    return Codec(
-        sparsify=SampledTopK(ratio, sample_ratio=sample_ratio),
-        quantize=quantize,
-        memory=MomentumCorrection(momentum=momentum, nesterov=nesterov, masking=masking, clip=clip),
-        indices=indices,
-        exchange=exchange,
+    return composition(
+        SampledTopK(ratio, sample_ratio=sample_ratio),
+        quantize,
+        MomentumCorrection(momentum=momentum, nesterov=nesterov, masking=masking, clip=clip),
+        indices,
+        exchange,
     )
 
 
@@ -207,13 +196,7 @@ def scalecom(
     if ratio is not None:
         chunk = round(1 / _validate.ratio("ratio", ratio))
     assert chunk is not None
-    return Codec(
-        sparsify=ChunkTopK(chunk),
-        quantize=quantize,
-        memory=LowPass(beta),
-        indices=indices,
-        exchange=LeaderIndices(),
-    )
+    return composition(ChunkTopK(chunk), quantize, LowPass(beta), indices, LeaderIndices())
 
 
 @preset(
@@ -234,13 +217,7 @@ def threshold(
 
     The paper sends plus or minus the threshold (see `strom`); this preset sends the values.
     """
-    return Codec(
-        sparsify=Threshold(threshold),
-        quantize=quantize,
-        memory=memory,
-        indices=indices,
-        exchange=exchange,
-    )
+    return composition(Threshold(threshold), quantize, memory, indices, exchange)
 
 
 @preset(
@@ -270,12 +247,12 @@ def randomk(
     all-reduce by default; quantizers whose codes cannot be summed need
     `gradwire.exchange.AllGather`.
     """
-    return Codec(
-        sparsify=RandomK(ratio=_ratio(ratio, k), k=k, block=block, seed=seed),
-        quantize=quantize,
-        memory=memory,
-        indices=indices,
-        exchange=exchange,
+    return composition(
+        RandomK(ratio=_ratio(ratio, k), k=k, block=block, seed=seed),
+        quantize,
+        memory,
+        indices,
+        exchange,
     )
 
 
@@ -300,12 +277,8 @@ def gaussiank(
     The corrections of the threshold follow the authors' code (hclhkbu/GaussianK-SGD), not the
     paper's text: see `gradwire.sparsify.Gaussian`.
     """
-    return Codec(
-        sparsify=Gaussian(ratio, rounds=rounds, band=band),
-        quantize=quantize,
-        memory=memory,
-        indices=indices,
-        exchange=exchange,
+    return composition(
+        Gaussian(ratio, rounds=rounds, band=band), quantize, memory, indices, exchange
     )
 
 
@@ -326,13 +299,7 @@ def redsync(
 ) -> Codec:
     """Send k to 2 k entries above a searched threshold, or exactly the k largest.
 
-    The search usually ends without a suitable threshold and then sends exactly what `topk` sends;
-    on heavy tails it nearly always does. The paper trims small layers and searches in large ones.
+    The search usually ends without a suitable threshold and then sends exactly what `topk` sends.
+    The paper trims small layers and searches in large ones.
     """
-    return Codec(
-        sparsify=Trimmed(ratio, method=method),
-        quantize=quantize,
-        memory=memory,
-        indices=indices,
-        exchange=exchange,
-    )
+    return composition(Trimmed(ratio, method=method), quantize, memory, indices, exchange)

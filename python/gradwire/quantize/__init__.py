@@ -19,7 +19,7 @@ from gradwire.quantize.levels import Codebook as Codebook
 from gradwire.quantize.signs import SignScale as SignScale
 from gradwire.quantize.signs import TwoMeans as TwoMeans
 from gradwire.quantize.signs import Ternary as Ternary
-from gradwire.quantize.affine import Affine as Affine
+from gradwire.quantize.levels import Affine as Affine
 from gradwire.quantize.floats import Lossless as Lossless
 # isort: on
 

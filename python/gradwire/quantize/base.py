@@ -58,3 +58,12 @@ class Quantizer(Part):
 
     def check(self, sparsify: Sparsifier) -> None:
         """Raise a ValueError if the quantizer needs something that the sparsifier lacks."""
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Codes(Quantizer):
+    """The family of quantizers whose codes nobody can sum, but whose errors a memory can keep."""
+
+    summed_as: ClassVar[str | None] = None
+    contracts: ClassVar[bool] = True
+    needs_memory: ClassVar[bool] = False

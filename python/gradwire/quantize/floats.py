@@ -3,8 +3,8 @@
 import dataclasses
 from typing import ClassVar, Literal
 
-from gradwire import _validate
-from gradwire.quantize.base import Quantizer
+from gradwire._validate import Entries, Seed64
+from gradwire.quantize.base import Codes, Quantizer
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -43,9 +43,6 @@ class Float16(Quantizer):
     contracts: ClassVar[bool] = True
     needs_memory: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
-        _validate.boolean("scaled", self.scaled)
-
     @property
     def summed_as(self) -> str | None:
         """float16, unless every rank scales its values by a different factor."""
@@ -66,7 +63,7 @@ class Float16(Quantizer):
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Float8(Quantizer):
+class Float8(Codes):
     """8 bits: an Open Compute Project FP8 number times the scale of its block.
 
     The scale is the smallest power of two that brings the largest magnitude of the block into the
@@ -100,18 +97,9 @@ class Float8(Quantizer):
 
     format: Literal["e4m3", "e5m2"] = "e4m3"
     rounding: Literal["nearest", "stochastic"] = "nearest"
-    block: int | None = 256
-    seed: int = 0
+    block: Entries | None = 256
+    seed: Seed64 = 0
     kind: ClassVar[str] = "float8"
-    summed_as: ClassVar[str | None] = None
-    contracts: ClassVar[bool] = True
-    needs_memory: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        _validate.choice("format", self.format, ("e4m3", "e5m2"))
-        _validate.choice("rounding", self.rounding, ("nearest", "stochastic"))
-        self._check_given("block", _validate.integer, low=1, high=2**32 - 1)
-        self._check("seed", _validate.integer, low=0, high=2**64 - 1)
 
     @property
     def largest(self) -> float | None:
@@ -149,10 +137,6 @@ class Lossless(Quantizer):
     kind: ClassVar[str] = "lossless"
     contracts: ClassVar[bool] = True
     needs_memory: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        if self.format is not None:
-            _validate.choice("format", self.format, ("bfloat16", "float16", "float32"))
 
     @property
     def plain(self) -> Quantizer:

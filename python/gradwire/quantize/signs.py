@@ -5,15 +5,15 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar, Literal, Self
 
-from gradwire import _validate
-from gradwire.quantize.base import Quantizer
+from gradwire._validate import Clip, Entries, Seed
+from gradwire.quantize.base import Codes
 from gradwire.sparsify.base import Sparsifier
 
 _OWN = ("mean", "rms")  # scales that follow from the values; the sparsifier provides the others
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class SignScale(Quantizer):
+class SignScale(Codes):
     """1 bit: the sign. All entries of a frame share one magnitude.
 
     The quantizer is biased; a codec without a memory issues a warning. Zeros count as positive.
@@ -43,12 +43,7 @@ class SignScale(Quantizer):
 
     scale: Literal["mean", "rms", "bin-max", "threshold"] = "mean"
     kind: ClassVar[str] = "sign_scale"
-    summed_as: ClassVar[str | None] = None
-    contracts: ClassVar[bool] = True
     needs_memory: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        _validate.choice("scale", self.scale, ("mean", "rms", "bin-max", "threshold"))
 
     def check(self, sparsify: Sparsifier) -> None:
         """Refuse sparsifiers without the magnitude of this scale."""
@@ -60,7 +55,7 @@ class SignScale(Quantizer):
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class TwoMeans(Quantizer):
+class TwoMeans(Codes):
     """1 bit: each entry becomes the mean of the entries of the same sign in its column.
 
     A column is a run of consecutive positions in the flat tensor; for a weight of shape (out, in),
@@ -87,14 +82,9 @@ class TwoMeans(Quantizer):
     Neural Networks", MLHPC 2016.
     """
 
-    column: int | None = None
+    column: Entries | None = None
     kind: ClassVar[str] = "two_means"
-    summed_as: ClassVar[str | None] = None
-    contracts: ClassVar[bool] = True
     needs_memory: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        self._check_given("column", _validate.integer, low=1, high=_validate.MAX_NUMEL)
 
     def for_shape(self, shape: Sequence[int]) -> Self:
         """Return the part with the column for tensors of this shape, if none was given."""
@@ -104,7 +94,7 @@ class TwoMeans(Quantizer):
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Ternary(Quantizer):
+class Ternary(Codes):
     """2 bits: zero or plus or minus one magnitude, rounded stochastically.
 
     The magnitude M is the largest magnitude after clipping. An entry of magnitude m becomes M with
@@ -127,16 +117,10 @@ class Ternary(Quantizer):
     Distributed Deep Learning", NeurIPS 2017, section 3.
     """
 
-    clip: float | None = 2.5
-    seed: int = 0
+    clip: Clip | None = 2.5
+    seed: Seed = 0
     kind: ClassVar[str] = "ternary"
-    summed_as: ClassVar[str | None] = None
     contracts: ClassVar[bool] = False  # of entries well below M the error is larger than they are
-    needs_memory: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        self._check_given("clip", _validate.clip)
-        self._check("seed", _validate.integer, low=0)
 
     @property
     def _contracting(self) -> str:

@@ -13,13 +13,13 @@ from gradwire.schedule.base import Schedule as Schedule
 # One line each, in the order in which they are listed: importing a class registers it.
 # isort: off
 from gradwire.schedule.base import Constant as Constant
-from gradwire.schedule.warm_up import WarmUp as WarmUp
-from gradwire.schedule.warm_up import DenseWarmUp as DenseWarmUp
+from gradwire.schedule.base import WarmUp as WarmUp
+from gradwire.schedule.base import DenseWarmUp as DenseWarmUp
 from gradwire.schedule.accordion import Accordion as Accordion
-from gradwire.schedule.warm_up import BySteps as BySteps
+from gradwire.schedule.base import BySteps as BySteps
 
 # isort: on
-from gradwire.schedule.warm_up import recommended as recommended
+from gradwire.schedule.base import recommended as recommended
 
 SCHEDULES: tuple[type[Schedule], ...] = own_parts(Schedule)  #: all schedules
 

@@ -2,10 +2,11 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from gradwire import _validate
 from gradwire._codec import BY_RANKS, Codec
+from gradwire._validate import Check
 from gradwire.schedule.base import Schedule, with_ratio
 
 
@@ -38,25 +39,22 @@ class Accordion(Schedule):
 
     low: float | Codec
     high: float | Codec
-    eta: float = 0.5
-    interval: int = 10
+    eta: Annotated[float, Check(_validate.positive, above=0)] = 0.5
+    interval: Annotated[int, Check(_validate.integer, low=1)] = 10
     kind: ClassVar[str] = "accordion"
     by_epoch_alone: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for name in ("low", "high"):
             if not isinstance(getattr(self, name), Codec):
-                self._check(name, _validate.unit_interval)
+                self._set(name, _validate.unit_interval(name, getattr(self, name)))
         ratios = [each for each in (self.low, self.high) if not isinstance(each, Codec)]
         if ratios != sorted(ratios, reverse=True):
             raise ValueError(
                 "low stands for low compression, which sends more: low must be at least high, "
                 f"got {self.low} and {self.high}"
             )
-        self._check("eta", _validate.positive)
-        if self.eta == 0.0:
-            raise ValueError("eta must be greater than 0: with 0 every regime would be critical")
-        self._check("interval", _validate.integer, low=1)
+        super().__post_init__()
 
     def is_critical(self, previous: float, current: float) -> bool:
         """Return whether the change from a previous to a current norm is critical.

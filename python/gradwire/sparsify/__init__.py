@@ -16,7 +16,7 @@ from gradwire.sparsify.base import All as All
 from gradwire.sparsify.topk import TopK as TopK
 from gradwire.sparsify.topk import SampledTopK as SampledTopK
 from gradwire.sparsify.topk import ChunkTopK as ChunkTopK
-from gradwire.sparsify.random_k import RandomK as RandomK
+from gradwire.sparsify.topk import RandomK as RandomK
 from gradwire.sparsify.thresholds import Threshold as Threshold
 from gradwire.sparsify.thresholds import SID as SID
 from gradwire.sparsify.thresholds import BinMax as BinMax

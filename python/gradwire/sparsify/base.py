@@ -24,6 +24,15 @@ class Sparsifier(Part):
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
+class OwnSelection(Sparsifier):
+    """The family of sparsifiers with which every rank selects entries of its own."""
+
+    selects: ClassVar[bool] = True
+    shared: ClassVar[bool] = False
+    magnitude: ClassVar[str | None] = None
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
 class All(Sparsifier):
     """Send every entry. No positions are sent."""
 

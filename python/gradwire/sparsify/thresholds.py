@@ -2,16 +2,17 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from gradwire import _validate
-from gradwire.sparsify.base import Sparsifier
+from gradwire._validate import Band, Check, Entries, ProperShare, Ratio, Seed
+from gradwire.sparsify.base import OwnSelection
 
 _FLOAT32_MAX = 3.4028234663852886e38
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Threshold(Sparsifier):
+class Threshold(OwnSelection):
     """Select the entries whose magnitude is strictly above a fixed threshold.
 
     Parameters
@@ -20,20 +21,19 @@ class Threshold(Sparsifier):
         In the units of the tensor, finite and >= 0, rounded to float32. 0 sends all non-zeros.
     """
 
-    threshold: float
+    threshold: Annotated[float, Check(_validate.positive, high=_FLOAT32_MAX)]
     kind: ClassVar[str] = "threshold"
-    selects: ClassVar[bool] = True
-    shared: ClassVar[bool] = False
     magnitude: ClassVar[str | None] = "threshold"
 
-    def __post_init__(self) -> None:
-        self._check("threshold", _validate.positive)
-        if self.threshold > _FLOAT32_MAX:
-            raise ValueError(f"threshold must fit a float32, got {self.threshold!r}")
+
+def _stages(name: str, value: object) -> object:
+    if isinstance(value, str):
+        return _validate.choice(name, value, ("adaptive", "paper", "tracking"))
+    return _validate.integer(name, value, low=1, high=64)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class SID(Sparsifier):
+class SID(OwnSelection):
     """A threshold from fitted sparsity-inducing distributions (SIDCo).
 
     The distribution of magnitudes is fitted in stages, each to the entries that exceeded the
@@ -74,33 +74,20 @@ class SID(Sparsifier):
     Technique for Distributed Training Systems", MLSys 2021, section 2.
     """
 
-    ratio: float
+    ratio: Ratio
     _: dataclasses.KW_ONLY
     distribution: Literal["pareto", "exponential", "gamma"] = "pareto"
-    stages: Literal["adaptive", "paper", "tracking"] | int = "adaptive"
-    band: tuple[float, float] | None = (0.8, 1.25)
-    first_ratio: float = 0.25
+    stages: Annotated[Literal["adaptive", "paper", "tracking"] | int, Check(_stages)] = "adaptive"
+    band: Band | None = (0.8, 1.25)
+    first_ratio: ProperShare = 0.25
     kind: ClassVar[str] = "sid"
-    selects: ClassVar[bool] = True
-    shared: ClassVar[bool] = False
-    magnitude: ClassVar[str | None] = None
-
-    def __post_init__(self) -> None:
-        self._check("ratio", _validate.ratio)
-        _validate.choice("distribution", self.distribution, ("pareto", "exponential", "gamma"))
-        if isinstance(self.stages, str):
-            _validate.choice("stages", self.stages, ("adaptive", "paper", "tracking"))
-        else:
-            self._check("stages", _validate.integer, low=1, high=64)
-        self._check_given("band", _validate.band)
-        self._check("first_ratio", _validate.unit_interval, below=1)
 
 
 _CONVOLUTION, _OTHER = 50, 500
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class BinMax(Sparsifier):
+class BinMax(OwnSelection):
     """Select the entries of each bin that pass AdaComp's soft threshold.
 
     Let G be the residual plus the gradient dW. An entry is selected if the magnitude of
@@ -127,17 +114,11 @@ class BinMax(Sparsifier):
     Compression for Data-Parallel Distributed Training", AAAI 2018, section 3.
     """
 
-    bin: int | None = None
+    bin: Entries | None = None
     _: dataclasses.KW_ONLY
-    soft: float = 2.0
+    soft: Annotated[float, Check(_validate.positive, low=1)] = 2.0
     kind: ClassVar[str] = "bin_max"
-    selects: ClassVar[bool] = True
-    shared: ClassVar[bool] = False
     magnitude: ClassVar[str | None] = "bin-max"
-
-    def __post_init__(self) -> None:
-        self._check_given("bin", _validate.integer, low=1, high=_validate.MAX_NUMEL)
-        self._check("soft", _validate.positive, low=1)
 
     def for_shape(self, shape: Sequence[int]) -> Self:
         """Return the part with the paper's bins for tensors of this shape, if none were set."""
@@ -147,7 +128,7 @@ class BinMax(Sparsifier):
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class TwoSided(Sparsifier):
+class TwoSided(OwnSelection):
     """Select entries at or beyond a positive and a negative threshold (Dryden et al.).
 
     The thresholds are estimated from a sample so that about one entry in ``proportion`` is
@@ -170,31 +151,22 @@ class TwoSided(Sparsifier):
     Neural Networks", MLHPC 2016, section 3.2.
     """
 
-    proportion: float
+    proportion: Annotated[float, Check(_validate.positive, low=1)]
     _: dataclasses.KW_ONLY
-    sample: int | None = 1024
-    seed: int = 0
+    sample: Annotated[int, Check(_validate.integer, low=1, high=2**24)] | None = 1024
+    seed: Seed = 0
     kind: ClassVar[str] = "two_sided"
-    selects: ClassVar[bool] = True
-    shared: ClassVar[bool] = False
-    magnitude: ClassVar[str | None] = None
-
-    def __post_init__(self) -> None:
-        self._check("proportion", _validate.positive, low=1)
-        self._check_given("sample", _validate.integer, low=1, high=2**24)
-        self._check("seed", _validate.integer, low=0)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Gaussian(Sparsifier):
+class Gaussian(OwnSelection):
     """Select entries whose magnitude is above a threshold from a normal distribution (Gaussian-k).
 
     The threshold is the mean of the values plus the number of standard deviations that a fraction
     k / n of a normal distribution exceeds on both sides. If fewer than 2/3 k or more than 4/3 k
     entries are above it, it is halved or raised by a half, and the entries are counted again. The
-    corrections are coarse: with error feedback at a ratio of 0.01 they send 3.6 k entries on
-    average on a Laplace distribution, and 4.9 k on a normal one. `band` bounds that; `SID` and
-    `TopK` are more accurate. If no entry is above the final threshold, the k largest are sent.
+    corrections are coarse; `band` bounds them. If no entry is above the final threshold, the k
+    largest are sent.
 
     The default of two corrections follows `GaussianCompressor` in the authors' code
     (hclhkbu/GaussianK-SGD, ``compression.py``): its loop corrects three times, but sends what it
@@ -217,32 +189,22 @@ class Gaussian(Sparsifier):
     arXiv 1911.08772, 2019, section 3.3.
     """
 
-    ratio: float
+    ratio: Ratio
     _: dataclasses.KW_ONLY
-    rounds: int = 2
-    band: tuple[float, float] | None = None
+    rounds: Annotated[int, Check(_validate.integer, low=0, high=64)] = 2
+    band: Band | None = None
     kind: ClassVar[str] = "gaussian"
-    selects: ClassVar[bool] = True
-    shared: ClassVar[bool] = False
-    magnitude: ClassVar[str | None] = None
-
-    def __post_init__(self) -> None:
-        self._check("ratio", _validate.ratio)
-        self._check("rounds", _validate.integer, low=0, high=64)
-        self._check_given("band", _validate.band)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Trimmed(Sparsifier):
+class Trimmed(OwnSelection):
     """Select entries above a threshold between the mean and the largest magnitude (RedSync).
 
     Thresholds have the form ``mean + r * (max - mean)``. ``"trim"`` lowers r from 1 until at least
     k entries are above the threshold and selects exactly k of them: the same entries as `TopK`.
     ``"search"`` bisects r until k to 2 k entries are above; if it ends without such a threshold,
-    the k largest are sent. It tries three values of r, and mostly ends that way: in nine of ten
-    steps or more on Student's t(3), and in a fifth to three quarters of the steps on normal and
-    Laplace distributions with error feedback. (The search in the authors' code moves the wrong
-    bound when too few entries are above.)
+    the k largest are sent. It tries three values of r, and mostly ends that way. (The search in
+    the authors' code moves the wrong bound when too few entries are above.)
 
     Parameters
     ----------
@@ -260,16 +222,8 @@ class Trimmed(Sparsifier):
     Learning Training System", JPDC 2019, section 5.1.
     """
 
-    ratio: float
+    ratio: Ratio
     _: dataclasses.KW_ONLY
     method: Literal["trim", "search"] = "trim"
-    step: float = 0.2
+    step: ProperShare = 0.2
     kind: ClassVar[str] = "trimmed"
-    selects: ClassVar[bool] = True
-    shared: ClassVar[bool] = False
-    magnitude: ClassVar[str | None] = None
-
-    def __post_init__(self) -> None:
-        self._check("ratio", _validate.ratio)
-        _validate.choice("method", self.method, ("trim", "search"))
-        self._check("step", _validate.unit_interval, below=1)

@@ -1,16 +1,29 @@
-"""The largest entries: of a tensor, exactly or by a sample, and of each chunk."""
+"""A number of entries: the largest of a tensor or of each chunk, or randomly drawn ones."""
 
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 from gradwire import _validate
-from gradwire.sparsify.base import Sparsifier
+from gradwire._validate import Check, Entries, ProperShare, Ratio, Seed, Share
+from gradwire.sparsify.base import OwnSelection, Sparsifier
+
+_RatioOrK = Annotated[float, Check(_validate.ratio, k=True)]
+
+
+def _tile(name: str, value: object) -> tuple[int, int]:
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        raise TypeError(f"{name} must be a pair (rows, columns) or None, got {value!r}")
+    high = _validate.MAX_NUMEL
+    rows, columns = (
+        _validate.integer(f"{name}[{i}]", side, low=1, high=high) for i, side in enumerate(value)
+    )
+    return rows, columns
 
 
 @dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
-class TopK(Sparsifier):
+class TopK(OwnSelection):
     """Select exactly the k entries of largest magnitude, by radix selection on the float bits.
 
     Parameters
@@ -22,21 +35,77 @@ class TopK(Sparsifier):
         A tensor with fewer non-zeros sends those.
     """
 
-    ratio: float | None = None
-    k: int | None = None
+    ratio: _RatioOrK | None = None
+    k: Entries | None = None
     kind: ClassVar[str] = "topk"
-    selects: ClassVar[bool] = True
-    shared: ClassVar[bool] = False
-    magnitude: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
         _validate.either("TopK", ratio=self.ratio, k=self.k)
-        self._check_given("ratio", _validate.ratio, k=True)
-        self._check_given("k", _validate.integer, low=1, high=_validate.MAX_NUMEL)
+        super().__post_init__()
+
+
+@dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
+class RandomK(Sparsifier):
+    """Select k entries uniformly at random without replacement.
+
+    The positions depend only on the seed, the name of the state (`Codec.init_state`) and its step
+    count, and take nine bytes per frame, whatever k is. Ranks that agree on these draw the same
+    positions, and every step draws new ones. No other random state is read or written.
+
+    Every drawn entry is sent, including zeros, so that all ranks have the same positions. A limit
+    on the size of the frame reduces the number of entries drawn, equally on all ranks with the same
+    limit.
+
+    With a residual, a step costs one pass over n values. Without a memory only the drawn entries
+    are read, so a non-finite value is detected only if it is drawn.
+
+    Parameters
+    ----------
+    ratio : float, optional
+        Share of the entries to send: k = max(1, floor(ratio * n)), 0 < ratio <= 1.
+    k : int, optional
+        Number of entries, at least 1, instead of ``ratio``.
+        A tensor with fewer entries sends all of them.
+    block : bool
+        Draw one run of k consecutive entries that starts anywhere and wraps around the end.
+    seed : int
+        0 to 2**64 - 1.
+    scaled : bool
+        Multiply values by n / k, which makes the decoded tensor an unbiased estimate. Only for
+        codecs without a memory.
+
+    References
+    ----------
+    Konečný, McMahan, Yu, Richtárik, Suresh, Bacon, "Federated Learning: Strategies for Improving
+    Communication Efficiency", arXiv 1610.05492 (2016), section 2: a random mask, from a seed.
+
+    Stich, Cordonnier, Jaggi, "Sparsified SGD with Memory", NeurIPS 2018, section 2: with a memory.
+    """
+
+    ratio: _RatioOrK | None = None
+    k: Entries | None = None
+    block: bool = False
+    seed: Annotated[int, Check(_validate.integer, low=0, high=2**64 - 1)] = 0
+    scaled: bool = False
+    kind: ClassVar[str] = "random_k"
+    selects: ClassVar[bool] = True
+    shared: ClassVar[bool] = True
+    magnitude: ClassVar[str | None] = None
+
+    def __post_init__(self) -> None:
+        _validate.either("RandomK", ratio=self.ratio, k=self.k)
+        super().__post_init__()
+
+    def count(self, numel: int) -> int:
+        """Return the number of entries that every rank draws."""
+        if self.ratio is not None:
+            return min(max(1, math.floor(self.ratio * numel)), numel)
+        assert self.k is not None
+        return min(self.k, numel)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class SampledTopK(Sparsifier):
+class SampledTopK(OwnSelection):
     """Select at most k entries, at or above a threshold estimated from a sample (DGC).
 
     The threshold is the magnitude that a fraction k / n of the sample exceeds. If fewer than
@@ -70,33 +139,19 @@ class SampledTopK(Sparsifier):
     Distributed Training", ICLR 2018, section 5; parameters of the authors' code.
     """
 
-    ratio: float
+    ratio: Ratio
     _: dataclasses.KW_ONLY
-    sample_ratio: float = 0.01
+    sample_ratio: Share = 0.01
     strided: bool = True
     resample: bool = True
-    upper: float = 1.3
-    lower: float = 0.8
-    seed: int = 0
+    upper: Annotated[float, Check(_validate.positive, above=1)] = 1.3
+    lower: ProperShare = 0.8
+    seed: Seed = 0
     kind: ClassVar[str] = "sampled_topk"
-    selects: ClassVar[bool] = True
-    shared: ClassVar[bool] = False
-    magnitude: ClassVar[str | None] = None
-
-    def __post_init__(self) -> None:
-        self._check("ratio", _validate.ratio)
-        self._check("sample_ratio", _validate.unit_interval)
-        _validate.boolean("strided", self.strided)
-        _validate.boolean("resample", self.resample)
-        self._check("upper", _validate.positive)
-        if self.upper <= 1.0:
-            raise ValueError(f"upper must be greater than 1, got {self.upper!r}")
-        self._check("lower", _validate.unit_interval, below=1)
-        self._check("seed", _validate.integer, low=0)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class ChunkTopK(Sparsifier):
+class ChunkTopK(OwnSelection):
     """Select exactly the k entries of largest magnitude in each chunk of consecutive entries.
 
     There is no search over the whole tensor, and the number of entries is known in advance: k per
@@ -131,23 +186,17 @@ class ChunkTopK(Sparsifier):
     arXiv 2508.15706, 2025: tiles, whose sides must divide those of the matrix there.
     """
 
-    chunk: int
-    k: int = 1
+    chunk: Annotated[int, Check(_validate.integer, low=1, high=2**31)]
+    k: Entries = 1
     _: dataclasses.KW_ONLY
-    tile: tuple[int, int] | None = None
-    columns: int | None = None
+    tile: Annotated[tuple[int, int], Check(_tile)] | None = None
+    columns: Entries | None = None
     kind: ClassVar[str] = "chunk_topk"
-    selects: ClassVar[bool] = True
-    shared: ClassVar[bool] = False
-    magnitude: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
-        self._check("chunk", _validate.integer, low=1, high=2**31)
-        self._check("k", _validate.integer, low=1, high=_validate.MAX_NUMEL)
-        self._check_given("tile", _tile)
+        super().__post_init__()
         if self.columns is not None and self.tile is None:
             raise ValueError(f"columns needs a tile, got columns={self.columns!r} and no tile")
-        self._check_given("columns", _validate.integer, low=1, high=_validate.MAX_NUMEL)
 
     def for_shape(self, shape: Sequence[int]) -> Self:
         """Return the part for tensors of this shape: tiles for matrices, chunks otherwise."""
@@ -156,13 +205,3 @@ class ChunkTopK(Sparsifier):
         if len(shape) != 2 or math.prod(shape) == 0:
             return dataclasses.replace(self, tile=None)
         return dataclasses.replace(self, columns=shape[1])
-
-
-def _tile(name: str, value: object) -> tuple[int, int]:
-    if not isinstance(value, tuple | list) or len(value) != 2:
-        raise TypeError(f"{name} must be a pair (rows, columns) or None, got {value!r}")
-    high = _validate.MAX_NUMEL
-    rows, columns = (
-        _validate.integer(f"{name}[{i}]", side, low=1, high=high) for i, side in enumerate(value)
-    )
-    return rows, columns

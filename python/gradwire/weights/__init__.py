@@ -11,9 +11,9 @@ change least.
 from gradwire.weights.budget import Budget
 from gradwire.weights.file import File
 from gradwire.weights.gram import Gram, load_grams, save_grams
+from gradwire.weights.header import RawTensor
 from gradwire.weights.pack import pack
 from gradwire.weights.packed import Packed
-from gradwire.weights.raw import RawTensor
 from gradwire.weights.saving import save
 from gradwire.weights.shards import Shards, open
 from gradwire.weights.solve import COMQ, GPTQ, MagR, Preparation, Solver

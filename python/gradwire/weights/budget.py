@@ -68,33 +68,15 @@ class Budget:
 def allocate(
     sizes: Sequence[Sequence[int]], costs: Sequence[Sequence[float]], limit: int
 ) -> list[int]:
-    """Choose an option for each tensor, with the least total cost within a limit on total size.
+    """Return the index of each tensor's choice: the least total cost within a limit on total size.
 
-    Parameters
-    ----------
-    sizes : sequence of sequences of int
-        The sizes of each tensor's choices. The unit is the greatest common divisor of the
-        differences to each tensor's smallest size; with more than 65 536 units up to the limit,
-        sizes are rounded up to coarser units, and the total cost is the least one for those.
-    costs : sequence of sequences of float
-        Likewise. NaN stands for infinity.
-    limit : int
-        For the sum of sizes.
-
-    Returns
-    -------
-    list of int
-        The index of each tensor's choice.
-
-    Raises
-    ------
-    ValueError
-        The least sizes exceed the limit.
+    The unit of sizes is the greatest common divisor of the differences to each tensor's smallest
+    one; with more than 65 536 units up to the limit, sizes are rounded up to coarser units, and the
+    total cost is the least one for those. NaN is a cost above all others. The smallest sizes must
+    be within the limit.
     """
     least = [min(each) for each in sizes]
     room = limit - sum(least)
-    if room < 0:
-        raise ValueError(f"the smallest sizes add up to {sum(least)}, more than {limit}")
     extras = [[size - low for size in each] for each, low in zip(sizes, least, strict=True)]
     unit = math.gcd(*(extra for each in extras for extra in each)) or 1
     unit = max(unit, -(-room // _UNITS))
@@ -102,16 +84,16 @@ def allocate(
     total = np.zeros(width)  # the least cost of the tensors so far within so many units
     picks = []
     for extra, cost in zip(extras, costs, strict=True):
-        found, pick = np.full(width, np.inf), np.full(width, extra.index(0), np.int16)
+        best, pick = np.full(width, np.inf), np.full(width, extra.index(0), np.int16)
         for i in sorted(range(len(extra)), key=extra.__getitem__):
             units = -(-extra[i] // unit)
             if units >= width or math.isnan(cost[i]):
                 continue
             reached = total[: width - units] + cost[i]
-            better = reached < found[units:]
-            found[units:][better] = reached[better]
+            better = reached < best[units:]
+            best[units:][better] = reached[better]
             pick[units:][better] = i
-        total = found
+        total = best
         picks.append(pick)
     chosen, at = [], width - 1
     for extra, pick in zip(reversed(extras), reversed(picks), strict=True):

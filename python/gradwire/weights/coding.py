@@ -58,14 +58,7 @@ class Plain:
 
 
 class Coded:
-    """Coded entries, after their CRC-32C; differences from those of ``base``, if given.
-
-    Raises
-    ------
-    CorruptFileError
-        The checksum does not match, or the blocks are not as many as the shape has, and nothing
-        else.
-    """
+    """Coded entries, after their CRC-32C; differences from those of ``base``, if given."""
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwire._foreign import word_for
+from gradwire._files import word_for
 from gradwire.errors import CorruptFileError, GradwireError
 from gradwire.weights import coding
 from gradwire.weights.header import (
@@ -23,13 +23,13 @@ from gradwire.weights.header import (
     MOST_ORIGINAL,
     NAMES,
     Header,
+    RawTensor,
     Section,
     bits_of,
     original_header,
     parse,
 )
 from gradwire.weights.packed import Packed
-from gradwire.weights.raw import RawTensor
 
 Tensor = Packed | NDArray[Any] | RawTensor
 
@@ -72,11 +72,8 @@ class File(Mapping[str, Tensor]):
         self._checked: dict[str, Packed] = {}
         try:
             parsed = self._read_header()
-            self._sections, self.metadata, self._about = (
-                parsed.sections,
-                parsed.metadata,
-                parsed.about,
-            )
+            self._sections, self.metadata = parsed.sections, parsed.metadata
+            self._about = parsed.about
             self._table = self._about.tensors
             self._further = {name + MORE for name, fields in self._table.items() if fields["more"]}
             self._map = memoryview(b"")
@@ -142,8 +139,7 @@ class File(Mapping[str, Tensor]):
             data = np.empty(nbytes, np.uint8)
         except MemoryError:
             raise MemoryError(f"{name!r} takes {nbytes} bytes, which are not free") from None
-        entries = self.entries(name)
-        entries.read(data)
+        self.entries(name).read(data)
         return RawTensor(dtype, shape, data)
 
     def coding_of(self, name: str) -> str | None:
@@ -171,7 +167,11 @@ class File(Mapping[str, Tensor]):
         fields, base = self._table[name], None
         if how == "difference":
             assert self.base is not None
-            self._check_base(self.base)
+            assert self._about.base is not None
+            if not self._base_checked and self.base.digest() != self._about.base["sha256"]:
+                changed = self._about.base["name"]
+                raise CorruptFileError(f"the base {changed!r} has changed: its SHA-256 differs")
+            self._base_checked = True
             base = self.base.entries(name, forget=forget)
         return coding.Coded(data, name, NAMES[fields["dtype"]], fields["shape"], base, done)
 
@@ -187,28 +187,15 @@ class File(Mapping[str, Tensor]):
             at += len(piece)
         return found.hexdigest()
 
-    def bases(self) -> Iterator["File"]:
-        """Yield the base, its base, and so on."""
-        below = self.base
-        while below is not None:
-            yield below
-            below = below.base
-
     @property
     def keeps_original(self) -> bool:
         """Whether the header of the original file is kept: `original` reads it."""
         return self._about.header is not None
 
-    def original(self) -> tuple[bytes, dict[str, "Section"]] | None:
-        """Return the header of the original file, if it is kept, and its tensors.
-
-        Raises
-        ------
-        CorruptFileError
-            The header belongs to other tensors.
-        """
+    def original(self) -> tuple[bytes, dict[str, "Section"]]:
+        """Return the header of the original file, and its tensors."""
         if self._about.header is None:
-            return None
+            raise CorruptFileError("the header of the original file was not kept")
         header = original_header(self._about.header, MOST_ORIGINAL * len(self.header))
         sections = parse(header).sections
         kinds = {name: (section.dtype, section.shape) for name, section in sections.items()}
@@ -226,22 +213,13 @@ class File(Mapping[str, Tensor]):
         try:
             base = File(path, mapped=self._mapped, _above=above)
         except OSError as error:
-            why = error.strerror
-            raise CorruptFileError(f"its base {name!r} cannot be read at {path}: {why}") from None
+            message = f"its base {name!r} cannot be read at {path}: {error.strerror}"
+            raise CorruptFileError(message) from None
         for each in self._table:
             if self.coding_of(each) == "difference" and base.kind(each) != self.kind(each):
                 base.close()
                 raise CorruptFileError(f"the base {name!r} has none of this kind", each)
         return base
-
-    def _check_base(self, base: "File") -> None:
-        if self._base_checked:
-            return
-        assert self._about.base is not None
-        if base.digest() != self._about.base["sha256"]:
-            name = self._about.base["name"]
-            raise CorruptFileError(f"the base {name!r} has changed: its SHA-256 differs")
-        self._base_checked = True
 
     def stored(self) -> dict[str, list[int]]:
         """Return where the bytes of tensors are, by the names that other tools see."""

@@ -1,10 +1,12 @@
 """Statistics of a layer's inputs, which determine the errors of its outputs."""
 
 import dataclasses
+import functools
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from gradwire.errors import CorruptFileError
 from gradwire.weights.file import File
 from gradwire.weights.header import check_version, parse_json
 from gradwire.weights.packed import Packed
-from gradwire.weights.saving import save
+from gradwire.weights.saving import Content, bytes_of, write
 
 Rows = NDArray[np.float32]
 
@@ -71,7 +73,7 @@ class Gram:
             raise ValueError(f"count must be at least 1, got {self.count}")
 
     def __repr__(self) -> str:
-        """Return shape and count."""
+        """Shape and count."""
         return f"Gram({self.matrix.shape}, of {self.count} inputs)"
 
     @property
@@ -96,7 +98,7 @@ class Gram:
         Parameters
         ----------
         array : numpy.ndarray
-            The original weight.
+            The original weight; another length of its rows is a ValueError.
         packed : Packed or numpy.ndarray
             The packed weight, or its decoded values as float32.
 
@@ -104,11 +106,6 @@ class Gram:
         -------
         float
             Root mean square of the change of outputs (without a bias), as a share of theirs.
-
-        Raises
-        ------
-        ValueError
-            The weight has rows of another length, or a matrix is not a Gram matrix.
         """
         if math.prod(packed.shape) % (self.width * self.groups):
             raise ValueError(
@@ -128,14 +125,8 @@ class Gram:
 
         Once earlier layers are packed, a layer gets other inputs than its weights were trained for.
         Least squares over ``|X w^T - Y v^T|^2`` for inputs X before and Y now, with 0.01 of the
-        mean of the diagonal of ``Y^T Y`` for each squared change of a weight.
-
-        Parameters
-        ----------
-        w : numpy.ndarray
-            float32, of shape (rows, cols).
-        cross : numpy.ndarray
-            float64, of the shape of ``matrix``: ``X^T Y``.
+        mean of the diagonal of ``Y^T Y`` for each squared change of a weight; ``cross`` is
+        ``X^T Y``, of the shape of ``matrix``.
 
         References
         ----------
@@ -155,13 +146,7 @@ class Gram:
         return np.concatenate(made)
 
     def __add__(self, other: "Gram") -> "Gram":
-        """Return the statistics of the inputs of both.
-
-        Raises
-        ------
-        ValueError
-            The shapes differ.
-        """
+        """Return the statistics of the inputs of both."""
         if not isinstance(other, Gram):
             return NotImplemented
         if self.matrix.shape != other.matrix.shape:
@@ -175,7 +160,7 @@ class Gram:
 
 
 def flaw(gram: Gram) -> str | None:
-    """Return the reason why a matrix is not a Gram matrix, or None. Needs memory for some rows."""
+    """Return why a matrix is not a Gram matrix, or None; needs memory for some rows."""
     if not np.isfinite(gram.mean).all():
         return "its mean is not finite"
     n = gram.width
@@ -210,36 +195,20 @@ def save_grams(path: str | os.PathLike[str], grams: Mapping[str, Gram]) -> None:
     OSError
         The file cannot be written; an existing file is unchanged.
     """
-    shapes, counts = dict[str, tuple[int, ...]](), dict[str, int]()
+    contents, counts = dict[str, Content](), dict[str, int]()
+    # A mean follows its matrix, so each is computed once more.
+    read = functools.lru_cache(maxsize=1)(grams.__getitem__)
     for name, gram in grams.items():
-        shapes[_MATRIX + name], shapes[_MEAN + name] = gram.matrix.shape, gram.mean.shape
         counts[name] = gram.count
-    about = json.dumps({"version": VERSION, "counts": counts})
-    save(path, _Arrays(shapes, grams), {KEY: about})
+        for prefix, part in ((_MATRIX, "matrix"), (_MEAN, "mean")):
+            array = getattr(gram, part)
+            data = partial(_bytes_of, read, name, part)
+            contents[prefix + name] = Content("F64", array.shape, array.nbytes, data)
+    write(path, contents, {KEY: json.dumps({"version": VERSION, "counts": counts})})
 
 
-class _Arrays(Mapping[str, Packed | NDArray[Any]]):
-    """The arrays of a file, computed when written; before that, only shapes."""
-
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]], grams: Mapping[str, Gram]) -> None:
-        self._shapes, self._grams = shapes, grams
-        self._last: tuple[str | None, Gram] = None, Gram(np.eye(1), 1, np.ones(1))
-
-    def items(self) -> Any:
-        zero = np.zeros((), np.float64)
-        return [(name, np.broadcast_to(zero, shape)) for name, shape in self._shapes.items()]
-
-    def __getitem__(self, key: str) -> NDArray[Any]:
-        kind, name = key[: len(_MATRIX)], key[len(_MATRIX) :]
-        if self._last[0] != name:  # a mean follows its matrix
-            self._last = name, self._grams[name]
-        return self._last[1].matrix if kind == _MATRIX else self._last[1].mean
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._shapes)
-
-    def __len__(self) -> int:
-        return len(self._shapes)
+def _bytes_of(read: Callable[[str], Gram], name: str, part: str) -> NDArray[np.uint8]:
+    return bytes_of(getattr(read(name), part))
 
 
 def load_grams(path: str | os.PathLike[str]) -> dict[str, Gram]:
@@ -274,10 +243,7 @@ def _read_counts(file: File) -> dict[str, Any]:
     counts = about.get("counts")
     if not isinstance(counts, dict):
         raise CorruptFileError(f"metadata {KEY!r} gives no counts")
-    strange = set(file).difference(
-        *({_MATRIX + name for name in counts}, {_MEAN + name for name in counts})
-    )
-    if strange:
+    if strange := set(file) - {prefix + name for name in counts for prefix in (_MATRIX, _MEAN)}:
         raise CorruptFileError("the metadata does not mention it", min(strange))
     return counts
 

@@ -1,4 +1,4 @@
-"""The headers of safetensors files, with the metadata of packed and coded tensors."""
+"""The headers of safetensors files, with their dtypes, and the metadata of packed tensors."""
 
 import base64
 import dataclasses
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gradwire._validate import MAX_NUMEL
 from gradwire.errors import CorruptFileError
@@ -34,22 +35,13 @@ MOST_PARENTS = 2
 
 _MOST_BYTES = 1 << 62  # of a tensor, if its dimensions of no entries are left out
 
-_NAMES: dict[str, Any] = {
-    "BOOL": np.bool_,
-    "U8": np.uint8,
-    "I8": np.int8,
-    "U16": np.uint16,
-    "I16": np.int16,
-    "F16": np.float16,
-    "U32": np.uint32,
-    "I32": np.int32,
-    "F32": np.float32,
-    "U64": np.uint64,
-    "I64": np.int64,
-    "F64": np.float64,
-    "C64": np.complex64,
-}
-_DTYPES = {name: np.dtype(dtype).newbyteorder("<") for name, dtype in _NAMES.items()}
+_DTYPES = {
+    name: np.dtype(code).newbyteorder("<")
+    for name, code in {
+        "BOOL": "?", "U8": "u1", "I8": "i1", "U16": "u2", "I16": "i2", "F16": "f2", "U32": "u4",
+        "I32": "i4", "F32": "f4", "U64": "u8", "I64": "i8", "F64": "f8", "C64": "c8",
+    }.items()
+}  # fmt: skip
 _FURTHER = {
     "BF16": "bfloat16",
     "F8_E5M2": "float8_e5m2",
@@ -60,6 +52,9 @@ _FURTHER = {
 }
 """Those that numpy has by ml_dtypes alone."""
 
+DTYPE_NAMES = {**{name: dtype.name for name, dtype in _DTYPES.items()}, **_FURTHER}
+"""Names of dtypes in numpy and torch by those in files."""
+
 _SMALL = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}
 """Bits of dtypes whose entries share bytes, for which numpy has no arrays."""
 
@@ -67,16 +62,9 @@ NAMES = {dtype: name for name, dtype in coding.FORMATS.items()}
 
 
 def dtype_named(name: str) -> np.dtype[Any] | None:
-    """Return numpy's dtype for a name in files, such as ``"BF16"``; None if it has none.
-
-    Raises
-    ------
-    ImportError
-        The dtype needs ml_dtypes, which is not installed.
-    """
-    found: np.dtype[Any] | None = _DTYPES.get(name)
+    """Return numpy's dtype for a name in files, such as ``"BF16"``; None if it has none."""
     if name not in _FURTHER:
-        return found
+        return _DTYPES.get(name)
     try:
         import ml_dtypes
     except ImportError:
@@ -111,25 +99,67 @@ class Section:
             raise CorruptFileError(f"its dtype is {self.dtype!r:.100}", name)
         if not _are_whole(self.range) or len(self.range) != 2 or self.range[0] > self.range[1]:
             raise CorruptFileError(f"data_offsets are {self.range!r:.100}", name)
-        size = math.prod(n for n in self.shape if n) * (bits_of(self.dtype) or 8) // 8
-        if size > _MOST_BYTES:
+        bits, entries, (begin, end) = bits_of(self.dtype), math.prod(self.shape), self.range
+        if math.prod(n for n in self.shape if n) * (bits or 8) // 8 > _MOST_BYTES:
             raise CorruptFileError(f"its shape {self.shape} cannot be addressed", name)
         # A dtype that this library does not know is stored as it is, in any number of bytes.
-        bits, entries, (begin, end) = bits_of(self.dtype), math.prod(self.shape), self.range
         if bits is not None and 8 * (end - begin) != entries * bits:
             raise CorruptFileError(
                 f"{entries} entries of {self.dtype} are not at {begin} to {end}", name
             )
 
 
-def check_places(sections: Mapping[str, Section]) -> int:
-    """Check that tensors follow each other, and return where the last one ends."""
-    end = 0
-    for name, section in sorted(sections.items(), key=lambda item: item[1].range):
-        if section.range[0] != end:
-            raise CorruptFileError(f"it begins at {section.range[0]} instead of {end}", name)
-        end = section.range[1]
-    return end
+@dataclasses.dataclass(frozen=True, eq=False)
+class RawTensor:
+    """A tensor of a dtype that numpy lacks, such as F4, F6 or one of a newer safetensors.
+
+    Parameters
+    ----------
+    dtype : str
+        Its name in files, such as ``"F4"``.
+    shape : tuple of int
+        In entries, also of dtypes with fewer than 8 bits: two of ``"F4"`` share a byte.
+    data : numpy.ndarray
+        uint8, one dimension: the bytes as they are in files.
+
+    Raises
+    ------
+    ValueError
+        ``data`` is not uint8 of one dimension, or has another number of bytes than the shape needs.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: NDArray[np.uint8]
+
+    def __post_init__(self) -> None:
+        bits, entries = bits_of(self.dtype), math.prod(self.shape)
+        if self.data.dtype != np.uint8 or self.data.ndim != 1:
+            raise ValueError(f"data must be uint8 of one dimension, got {self.data.dtype}")
+        if bits is not None and 8 * self.nbytes != bits * entries:
+            raise ValueError(
+                f"{entries} entries of {self.dtype} take {bits * entries} bits, got {self.nbytes} "
+                "bytes"
+            )
+
+    def __repr__(self) -> str:
+        """Dtype, shape and bytes."""
+        return f"RawTensor({self.dtype!r}, {self.shape}, {self.nbytes} bytes)"
+
+    @property
+    def nbytes(self) -> int:
+        """Number of bytes."""
+        return self.data.nbytes
+
+    def array(self) -> "NDArray[Any] | RawTensor":
+        """Return the tensor as an array, which shares its memory if that is aligned.
+
+        A tensor whose dtype numpy lacks is returned as it is; bfloat16 and float8 need ml_dtypes.
+        """
+        if (dtype := dtype_named(self.dtype)) is None:
+            return self
+        array = self.data.view(dtype).reshape(self.shape)
+        return array if array.flags.aligned else array.copy()
 
 
 def _shape(given: Any, name: str) -> tuple[int, ...]:
@@ -197,13 +227,7 @@ class Header:
 
 
 def parse(header: bytes) -> Header:
-    """Read and check the header of a file.
-
-    Raises
-    ------
-    CorruptFileError
-        It is not valid.
-    """
+    """Read and check the header of a file; raise a CorruptFileError if it is not valid."""
     fields = parse_json(header, "the header")
     metadata = fields.pop("__metadata__", {})
     if not isinstance(metadata, dict):
@@ -211,7 +235,11 @@ def parse(header: bytes) -> Header:
     if strange := [key for key, value in metadata.items() if not isinstance(value, str)]:
         raise CorruptFileError(f"the metadata {strange[0]!r} is not a string")
     sections = {name: Section(name, entry) for name, entry in fields.items()}
-    end = check_places(sections)
+    end = 0
+    for name, section in sorted(sections.items(), key=lambda item: item[1].range):
+        if section.range[0] != end:
+            raise CorruptFileError(f"it begins at {section.range[0]} instead of {end}", name)
+        end = section.range[1]
     return Header(sections, metadata, _about(metadata.pop(KEY, None), sections), end)
 
 

@@ -78,7 +78,7 @@ def pack(
     further = check_more(quantize, more)
     check_solving(gram is not None, rounding, prepare, "gram", more)
     if gram is not None:
-        return solved(array, quantize, name, gram, rounding, prepare)[0]
+        return pack_solved(array, quantize, name, gram, rounding, prepare)[0]
     floats, dtype = _floats(array, name)
     frame = encoded(floats, quantize, name)
     codes = _native.packed_further(frame, floats.reshape(-1), further) if further else None
@@ -86,7 +86,7 @@ def pack(
     return dataclasses.replace(packed, measured=packed.error(floats))
 
 
-def solved(
+def pack_solved(
     array: NDArray[Any],
     quantize: Affine,
     name: str,
@@ -96,8 +96,8 @@ def solved(
     cross: NDArray[np.float64] | None = None,
 ) -> tuple[Packed, float]:
     """Pack as `pack`, and return the error of outputs too; for ``cross`` see `Gram.compensated`."""
-    (floats, dtype), label = _floats(array, name), repr(name) if name else "the tensor"
-    rows = floats.reshape(_shape(label, floats.shape, gram))
+    (floats, dtype), label = _floats(array, name), _label(name)
+    rows = floats.reshape(shape_for(gram, floats.shape, label))
     if (wrong := ~np.isfinite(floats)).any():
         raise NonFiniteError(int(wrong.sum()), int(wrong.argmax()), name or None)
     wanted = rows if cross is None else gram.compensated(rows, cross)
@@ -109,16 +109,16 @@ def solved(
             f"{label}: chosen codes cannot be rounded randomly; give a block, got {quantize!r}"
         )
     blocks = (len(rows), gram.width // affine.block)
-    solver, found = rounding or COMQ(), list[Any]()
+    solver, solutions = rounding or COMQ(), list[Any]()
     try:
         for part, matrix in gram.parts(wanted):
             if prepare is not None:
                 part = _checked(prepare.prepare(part, matrix, affine), part.shape, prepare)
-            found.append(solver.solve(part, matrix, affine))
-        made = map(np.concatenate, zip(*found, strict=True))
+            solutions.append(solver.solve(part, matrix, affine))
+        arrays = map(np.concatenate, zip(*solutions, strict=True))
         shapes = (rows.shape, blocks, blocks)
-        chosen = [_checked(a, shape, solver) for a, shape in zip(made, shapes, strict=True)]
-        frame = memoryview(_native.packed_of_codes(wanted, affine.get_config(), *chosen))
+        grids = [_checked(a, shape, solver) for a, shape in zip(arrays, shapes, strict=True)]
+        frame = memoryview(_native.packed_of_codes(wanted, affine.get_config(), *grids))
     except ValueError as error:
         raise ValueError(f"{label}: {error}") from error
     decoded = np.empty_like(rows)
@@ -129,7 +129,7 @@ def solved(
 
 def _floats(array: NDArray[Any], name: str) -> tuple[NDArray[np.float32], str]:
     """Return a tensor as float32, of at least one dimension, and the dtype that it is packed of."""
-    label, values = repr(name) if name else "the tensor", np.asarray(array)
+    label, values = _label(name), np.asarray(array)
     _check_size(label, values.size)  # before it is copied
     dtype = values.dtype.name
     if dtype == "float64":
@@ -143,7 +143,7 @@ def _floats(array: NDArray[Any], name: str) -> tuple[NDArray[np.float32], str]:
 
 def encoded(values: NDArray[np.float32], quantize: Affine, name: str = "") -> memoryview:
     """Return the frame of a tensor, each value rounded separately. Errors are as in `pack`."""
-    label = repr(name) if name else "the tensor"
+    label = _label(name)
     _check_size(label, values.size)
     codec = _codec(_fitted(label, values.shape, quantize))
     state = codec.init_state(values.size, name=name or None)
@@ -165,6 +165,10 @@ def _fitted(label: str, shape: tuple[int, ...], quantize: Affine) -> Affine:
     return dataclasses.replace(quantize, block=block)
 
 
+def _label(name: str) -> str:
+    return repr(name) if name else "the tensor"
+
+
 def _check_size(label: str, size: int) -> None:
     if not 0 < size <= MAX_NUMEL:
         raise ValueError(f"{label} must have 1 to {MAX_NUMEL} entries, got {size}")
@@ -175,8 +179,8 @@ def _codec(quantize: Affine) -> Codec:
     return Codec(sparsify=All(), quantize=quantize, memory=NoMemory())
 
 
-def _shape(label: str, shape: tuple[int, ...], gram: Gram) -> tuple[int, int]:
-    """Return a tensor's shape as rows that are multiplied by inputs."""
+def shape_for(gram: Gram, shape: tuple[int, ...], label: str) -> tuple[int, int]:
+    """Return a tensor's shape as rows that are multiplied by inputs, or raise a ValueError."""
     rows = math.prod(shape) // max(1, gram.width)
     if gram.width not in (row_of(shape), shape[-1] if shape else 1) or rows % gram.groups:
         raise ValueError(
@@ -206,7 +210,7 @@ def check_more(quantize: Affine, more: Sequence[int]) -> int:
     if not more:
         return 0
     (bits,) = more
-    if isinstance(bits, bool) or not isinstance(bits, int) or bits < 1 or quantize.bits + bits > 8:
+    if type(bits) is not int or bits < 1 or quantize.bits + bits > 8:
         raise ValueError(f"{quantize.bits} bits and {bits!r} further ones must add up to 2 to 8")
     if quantize.fit != "range" or quantize.rounding != "nearest":
         raise ValueError(
@@ -221,7 +225,7 @@ def check_solving(
     rounding: Solver | None,
     prepare: Preparation | None,
     what: str,
-    more: Sequence[int] = (),
+    more: Sequence[int],
 ) -> None:
     """Raise unless codes can be chosen by a solver: ``what`` is the argument that needs it."""
     if not calibrated and (rounding is not None or prepare is not None):

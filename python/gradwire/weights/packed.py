@@ -102,10 +102,7 @@ class Packed:
     def keep(self, bits: int) -> "Packed":
         """Return the tensor in fewer bits, without further ones.
 
-        Raises
-        ------
-        ValueError
-            It does not hold this number of bits: a tensor of 4 and 4 further ones holds 4 and 8.
+        Of 4 bits and 4 further ones it may be 4 or 8; others are a ValueError.
         """
         if bits == self.bits:
             return self
@@ -116,13 +113,7 @@ class Packed:
         return dataclasses.replace(self, further=None, more=0, measured=None)
 
     def joined(self) -> Any:
-        """Return one frame of all bits: `frame` if there are no further ones.
-
-        Raises
-        ------
-        CorruptFrameError
-            The further codes are corrupt.
-        """
+        """Return one frame of all bits; a CorruptFrameError if further codes are corrupt."""
         if self.further is None:
             return self.frame
         return _native.packed_join(self.frame, self.further, self.more)
@@ -142,9 +133,8 @@ class Packed:
         Raises
         ------
         ValueError
-            `out` has the wrong size, or the tensor does not hold this number of bits.
-        CorruptFrameError
-            The codes are corrupt.
+            `out` has the wrong size, the tensor does not hold this number of bits, or its codes are
+            corrupt.
         """
         frame = (self if bits is None else self.keep(bits)).joined()
         if out is None:
@@ -164,10 +154,7 @@ class Packed:
 
 
 def totals(packed: Sequence[tuple[str, int, int, float]], of: int, before: int, after: int) -> str:
-    """Return a line on packed tensors, among so many, and the bytes of all before and after.
-
-    Of each packed one its name, entries, bytes and relative error; the mean is over entries.
-    """
+    """Return a line on packed tensors (name, entries, bytes, relative error) among so many."""
     line = f"packed {len(packed)} of {of} tensors"
     if not packed:
         return line

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gradwire import _files, _native
 from gradwire.errors import CorruptFileError
@@ -30,30 +31,24 @@ from gradwire.weights.header import (
     MOST_PARENTS,
     PACKED,
     VERSION,
+    RawTensor,
     bits_of,
     is_base_name,
     name_of,
     parse,
 )
 from gradwire.weights.packed import Packed
-from gradwire.weights.raw import RawTensor
 
 
 @dataclasses.dataclass(frozen=True)
 class Content:
-    """A tensor to write; ``data`` returns its bytes when it is written."""
+    """A tensor to write; ``data`` returns its bytes when it is written, ``about`` describes it."""
 
     dtype: str
     shape: tuple[int, ...]
     nbytes: int
     data: Callable[[], Any]
     about: Mapping[str, Any] | None = None
-    """The metadata of a packed tensor."""
-
-    @property
-    def coding(self) -> bool:
-        """Whether entropy coding may make it shorter."""
-        return self.about is None and self.dtype in coding.FORMATS and self.nbytes > 0
 
 
 def save(
@@ -103,28 +98,19 @@ def save(
     """
     sections: dict[str, Content] = {}
     for name, tensor in tensors.items():
-        for each, section in _sections(name, tensors, tensor):
+        if not isinstance(name, str):
+            raise TypeError(f"names must be strings, got {name!r:.100}")
+        for each, section in _sections(name, tensor, partial(tensors.__getitem__, name)):
             if each in sections or each == "__metadata__":
                 raise ValueError(f"the name {each!r} is taken")
             sections[each] = section
     write(path, sections, metadata, lossless=lossless, base=base)
 
 
-def _sections(
-    name: str, tensors: Mapping[str, Tensor], tensor: Tensor
-) -> Iterator[tuple[str, Content]]:
-    def data() -> Any:
-        array: Any = tensors[name]
-        array = np.ascontiguousarray(array, np.dtype(array.dtype).newbyteorder("<"))
-        return array.reshape(-1).view(np.uint8)
-
-    def frame(part: str) -> Callable[[], Any]:
-        return lambda: getattr(tensors[name], part)
-
-    if not isinstance(name, str):
-        raise TypeError(f"names must be strings, got {name!r:.100}")
+def _sections(name: str, tensor: Tensor, read: Callable[[], Any]) -> Iterator[tuple[str, Content]]:
+    """Yield what is written of a tensor; ``read`` returns it again when it is written."""
     if isinstance(tensor, RawTensor):
-        yield name, Content(tensor.dtype, tensor.shape, tensor.nbytes, frame("data"))
+        yield name, Content(tensor.dtype, tensor.shape, tensor.nbytes, lambda: read().data)
         return
     masked = isinstance(tensor, np.ma.MaskedArray)  # a file has no place for the mask
     if masked or not isinstance(tensor, (Packed, np.ndarray, np.generic)):
@@ -133,23 +119,26 @@ def _sections(
         known = name_of(np.dtype(tensor.dtype))
         if known is None:
             raise TypeError(f"{name!r} is of {tensor.dtype}, which a safetensors file cannot hold")
-        yield name, Content(known, tensor.shape, tensor.nbytes, data)
+        yield name, Content(known, tensor.shape, tensor.nbytes, lambda: bytes_of(read()))
         return
+    about: dict[str, Any] = {"shape": tensor.shape, "dtype": tensor.dtype}
+    if tensor.more:
+        about["further"] = [tensor.more]
+    if tensor.measured is not None and math.isfinite(tensor.measured):
+        about["error"] = float(f"{tensor.measured:.4g}")
     nbytes = memoryview(tensor.frame).nbytes
-    yield name, Content(PACKED, (nbytes,), nbytes, frame("frame"), _described(tensor))
+    yield name, Content(PACKED, (nbytes,), nbytes, lambda: read().frame, about)
     if tensor.further is not None:
         tensor.joined()  # checks the further bits, which nobody may have used
         nbytes = memoryview(tensor.further).nbytes
-        yield name + MORE, Content(PACKED, (nbytes,), nbytes, frame("further"))
+        yield name + MORE, Content(PACKED, (nbytes,), nbytes, lambda: read().further)
 
 
-def _described(tensor: Packed) -> dict[str, Any]:
-    fields: dict[str, Any] = {"shape": tensor.shape, "dtype": tensor.dtype}
-    if tensor.more:
-        fields["further"] = [tensor.more]
-    if tensor.measured is not None and math.isfinite(tensor.measured):
-        fields["error"] = float(f"{tensor.measured:.4g}")
-    return fields
+def bytes_of(array: Any) -> NDArray[np.uint8]:
+    """Return the bytes of an array as files hold them: row by row, little-endian."""
+    array = np.ascontiguousarray(array, np.dtype(array.dtype).newbyteorder("<"))
+    flat: NDArray[np.uint8] = array.reshape(-1).view(np.uint8)
+    return flat
 
 
 def write(
@@ -171,14 +160,18 @@ def write(
         if older is not None:
             about["base"] = {"name": _base_name(path, older), "sha256": older.digest()}
         with _files.replacing(path) as file:
-            coded = lossless or older is not None
-            writing = _Writing(file, sections, metadata or {}, about, older, coded)
-            writing.run(len(original or b""))
+            # Readers take at most 16 bytes of an original header for each byte of the header:
+            # spaces make that long enough.
+            least = -(-len(original or b"") // MOST_ORIGINAL)
+            writing = _Writing(sections, metadata or {}, about, older, least)
+            writing.run(file, lossless or older is not None)
 
 
 def _base_name(path: str | os.PathLike[str], base: File) -> str:
     """Return the path of the base as seen from the target."""
-    chain = [base, *base.bases()]
+    chain = [base]
+    while (below := chain[-1].base) is not None:
+        chain.append(below)
     if len(chain) > MOST_BASES:
         raise ValueError(
             f"the base already has a chain of {MOST_BASES} bases: save this file in full"
@@ -205,36 +198,33 @@ class _Writing:
 
     def __init__(
         self,
-        target: BinaryIO,
         sections: Mapping[str, Content],
         metadata: Mapping[str, str],
         about: Mapping[str, Any],
         base: File | None,
-        lossless: bool,
+        least: int,
     ) -> None:
-        self._target, self._sections = target, sections
-        self._metadata, self._about, self._base = metadata, about, base
-        self._regular = stat.S_ISREG(os.fstat(target.fileno()).st_mode)
-        self._least = 0
-        coded = {name for name, section in sections.items() if lossless and section.coding}
-        self._codings = {name: self._coding(name) for name in sections if name in coded}
+        self._sections, self._metadata, self._about = sections, metadata, about
+        self._base, self._least = base, least
+        self._codings: dict[str, str] = {}
 
-    def _coding(self, name: str) -> str:
-        section = self._sections[name]
-        found = self._base is not None and self._base.kind(name) == (section.dtype, section.shape)
-        return coding.CODINGS[found]
-
-    def run(self, original: int = 0) -> None:
-        """Write the whole file, with an original header of so many bytes in the metadata.
-
-        Raises
-        ------
-        ValueError
-            A reader would refuse it.
-        """
-        # Readers take at most 16 bytes of it for each of the header: spaces make that long enough.
-        self._least = -(-original // MOST_ORIGINAL)
-        header = self._plain_header()
+    def run(self, target: BinaryIO, lossless: bool) -> None:
+        """Write the whole file; raise a ValueError if a reader would refuse it."""
+        if lossless:
+            self._codings = {
+                name: coding.CODINGS[
+                    self._base is not None
+                    and self._base.kind(name) == (section.dtype, section.shape)
+                ]
+                for name, section in self._sections.items()
+                if section.about is None and section.dtype in coding.FORMATS and section.nbytes
+            }
+        ends = itertools.accumulate(section.nbytes for section in self._sections.values())
+        places = {
+            name: (end - section.nbytes, end)
+            for end, (name, section) in zip(ends, self._sections.items(), strict=True)
+        }
+        header = self._header(places)
         try:
             if len(header) > MOST_HEADER:
                 raise CorruptFileError(f"a header has at most {MOST_HEADER} bytes")
@@ -242,39 +232,16 @@ class _Writing:
         except CorruptFileError as error:
             raise ValueError(f"no reader would take such a file: {error}") from None
         if not self._codings:
-            _write_header(self._target, header)
+            _write_header(target, header)
             for name in self._sections:
-                self._write_plain(self._target, name)
-        elif self._regular:
-            self._write_coded(self._target)
+                self._write_plain(target, name)
+        elif stat.S_ISREG(os.fstat(target.fileno()).st_mode):
+            self._write_coded(target)
         else:
             with tempfile.TemporaryFile() as file:
                 self._write_coded(file)
                 file.seek(0)
-                shutil.copyfileobj(file, self._target)
-
-    def _plain_header(self) -> bytes:
-        ends = itertools.accumulate(section.nbytes for section in self._sections.values())
-        places = {
-            name: (end - section.nbytes, end)
-            for end, (name, section) in zip(ends, self._sections.items(), strict=True)
-        }
-        return self._header(places)
-
-    def _write_coded(self, file: BinaryIO) -> None:
-        # No place has more digits.
-        most = 10 * sum(section.nbytes for section in self._sections.values())
-        room = len(self._header(dict.fromkeys(self._sections, (most, 2 * most))))
-        _write_header(file, b" " * room)
-        start, places = file.tell(), {}
-        # Plain tensors first: after codes nothing is aligned.
-        for name in sorted(self._sections, key=self._codings.__contains__):
-            begin = file.tell()
-            self._write_tensor(file, name)
-            places[name] = (begin - start, file.tell() - start)
-        file.truncate()
-        file.seek(0)
-        _write_header(file, self._header(places).ljust(room))
+                shutil.copyfileobj(file, target)
 
     def _header(self, places: Mapping[str, tuple[int, int]]) -> bytes:
         table: dict[str, Any] = {}
@@ -296,21 +263,32 @@ class _Writing:
         header = header.ljust(self._least)
         return header + b" " * (-len(header) % 8)
 
+    def _write_coded(self, file: BinaryIO) -> None:
+        # No place has more digits.
+        most = 10 * sum(section.nbytes for section in self._sections.values())
+        room = len(self._header(dict.fromkeys(self._sections, (most, 2 * most))))
+        _write_header(file, b" " * room)
+        start, places = file.tell(), {}
+        # Plain tensors first: after codes nothing is aligned.
+        for name in sorted(self._sections, key=self._codings.__contains__):
+            begin = file.tell()
+            if name not in self._codings or not self._write_codes(file, name):
+                self._codings.pop(name, None)  # its codes are not shorter
+                file.seek(begin)
+                self._write_plain(file, name)
+            places[name] = (begin - start, file.tell() - start)
+        file.truncate()
+        file.seek(0)
+        _write_header(file, self._header(places).ljust(room))
+
     def _write_plain(self, file: BinaryIO, name: str) -> None:
         data, nbytes = memoryview(self._sections[name].data()), self._sections[name].nbytes
         if data.nbytes != nbytes:
             raise ValueError(f"{name!r} had {nbytes} bytes, and has {data.nbytes} now")
         file.write(data)
 
-    def _write_tensor(self, file: BinaryIO, name: str) -> None:
-        begin = file.tell()
-        if name not in self._codings or not self._write_codes(file, name):
-            # The codes are not shorter.
-            self._codings.pop(name, None)
-            file.seek(begin)
-            self._write_plain(file, name)
-
     def _write_codes(self, file: BinaryIO, name: str) -> bool:
+        """Write the codes of a tensor, unless they are as long as its bytes."""
         section, base = self._sections[name], None
         data = section.data()
         if len(data) != section.nbytes:
@@ -340,19 +318,8 @@ class _Writing:
 
 
 def restore(file: File, path: str | os.PathLike[str]) -> None:
-    """Write the original of a losslessly coded file, byte for byte.
-
-    Raises
-    ------
-    CorruptFileError
-        The header of the original is not kept here, or does not fit these tensors.
-    OSError
-        The file cannot be written.
-    """
-    found = file.original()
-    if found is None:
-        raise CorruptFileError("the header of the original file was not kept")
-    header, sections = found
+    """Write the original of a losslessly coded file, byte for byte; see `File.original`."""
+    header, sections = file.original()
     with _files.replacing(path) as target:
         _write_header(target, header)
         for name, section in sorted(sections.items(), key=lambda item: item[1].range):

@@ -1,21 +1,31 @@
-"""Sharded checkpoints: several safetensors files, and an index that tells where each tensor is."""
+"""Sharded checkpoints: several safetensors files, and an index that tells where each tensor is.
+
+They are written under other names first, and the index last.
+"""
 
 import builtins
 import contextlib
 import errno
 import itertools
+import json
 import os
-from collections.abc import Iterator, Mapping
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
+from gradwire import _files
 from gradwire.errors import CorruptFileError
 from gradwire.weights.file import File, Tensor
-from gradwire.weights.header import MOST_HEADER, parse_json
-from gradwire.weights.raw import RawTensor
+from gradwire.weights.header import MOST_HEADER, RawTensor, parse_json
 
 INDEX = ".safetensors.index.json"
 """How the name of an index ends."""
+
+T = TypeVar("T")
+
+_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 _OTHERS = (".bin", ".pt", ".pth", ".ckpt", ".gguf", ".onnx", ".h5", ".msgpack", ".npz")
 
@@ -39,8 +49,8 @@ class Shards(Mapping[str, Tensor]):
 
     def __init__(self, path: str | os.PathLike[str], *, mapped: bool = True) -> None:
         self.path = os.path.abspath(os.fspath(path))
-        self.index, self.files = read_index(self.path), dict[str, File]()
-        places = places_of(self.index)
+        self.index, self.files = _read_index(self.path), dict[str, File]()
+        places = _places_of(self.index)
         with contextlib.ExitStack() as stack:
             for shard in sorted({*places.values()}):
                 self.files[shard] = stack.enter_context(
@@ -53,7 +63,7 @@ class Shards(Mapping[str, Tensor]):
         self.metadata = dict(itertools.chain.from_iterable(each))
 
     def __getitem__(self, name: str) -> Tensor:
-        """Return a tensor; see `File`."""
+        """See `File`."""
         return self._of[name][name]
 
     def raw(self, name: str) -> RawTensor:
@@ -140,8 +150,7 @@ def _found(folder: Path) -> Path:
     return folder / candidates[0]
 
 
-def read_index(path: str) -> bytes:
-    """Return the bytes of an index."""
+def _read_index(path: str) -> bytes:
     if os.path.exists(path) and not os.path.isfile(path):  # a pipe may never end
         raise OSError(errno.EINVAL, "it is not a regular file", path)
     with builtins.open(path, "rb") as file:
@@ -151,7 +160,7 @@ def read_index(path: str) -> bytes:
     return index
 
 
-def places_of(index: bytes) -> dict[str, str]:
+def _places_of(index: bytes) -> dict[str, str]:
     """Return the names of shards by those of tensors."""
     about = parse_json(index, "the index")
     places, fields = about.get("weight_map"), about.get("metadata", {})
@@ -198,3 +207,110 @@ def _check_places(places: Mapping[str, str], files: Mapping[str, File]) -> None:
             raise CorruptFileError(
                 f"the index says that it is in {shard!r}, but it is {where}", name
             )
+
+
+def size_of(text: str) -> int:
+    """Return how many bytes ``"5GB"`` means: powers of 1,000, as in Transformers."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) *([KMGT]?B|)", text.strip().upper())
+    unit = found[2].removesuffix("B") + "B" * (len(found[2]) > 1) if found else ""
+    if not found or (size := int(float(found[1]) * _UNITS[unit])) < 1:
+        raise ValueError(f"a size of shards is such as 5GB or 200MB, got {text!r}")
+    return size
+
+
+def split(
+    items: Iterable[tuple[str, T]], most: float, nbytes: Callable[[T], int]
+) -> Iterator[dict[str, T]]:
+    """Yield the items of each shard: in order, up to so many bytes; what is larger is alone."""
+    part: dict[str, T] = {}
+    total = 0
+    for name, item in items:
+        size = nbytes(item)
+        if part and total + size > most:
+            yield part
+            part, total = {}, 0
+        part[name] = item
+        total += size
+    yield part
+
+
+class Target:
+    """Where the shards of a checkpoint are written: a folder, the name of an index, or of a file.
+
+    A name ``x.safetensors`` is that of the only file, and stands for ``x.safetensors.index.json``
+    if there are more. A folder is created, and the files in it have the name of the source.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], source: File | Shards) -> None:
+        given = Path(path)
+        in_folder = given.is_dir() or not given.name.endswith((".safetensors", ".json"))
+        name = os.path.basename(source.path) if in_folder else given.name
+        self.folder = given if in_folder else given.parent
+        self.stem = name.removesuffix(".index.json").removesuffix(".safetensors")
+        # Whether one file is written without an index, if all fits in it.
+        self.alone = name.endswith(".safetensors")
+        self._made = in_folder and not given.exists()
+
+    @contextlib.contextmanager
+    def _staging(self) -> Iterator[Path]:
+        """Yield a folder in this one whose files are moved when all are complete."""
+        if self._made:
+            self.folder.mkdir(parents=True)
+        lock = _files.part(self.folder)
+        staging = Path(lock.name + _files.STAGED)
+        try:
+            with lock:
+                staging.mkdir(0o700)
+                yield staging
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+            Path(lock.name).unlink(missing_ok=True)  # the lock is gone, and so may be the file
+            if self._made:
+                with contextlib.suppress(OSError):  # it has what was moved there
+                    self.folder.rmdir()
+
+    def write(self, parts: Iterable[T], save: Callable[[Path, T], None]) -> None:
+        """Write shards of new names, by a function of a path and a part, and the index last."""
+        with self._staging() as staging:
+            count = 0
+            for count, part in enumerate(parts, 1):
+                save(staging / f"{count:05}", part)
+            if count == 1 and self.alone:
+                (staging / "00001").replace(self.folder / f"{self.stem}.safetensors")
+                return
+            names = [f"{self.stem}-{i:05}-of-{count:05}.safetensors" for i in range(1, count + 1)]
+            places, total = dict[str, str](), 0
+            for i, name in enumerate(names, 1):
+                staged = staging / f"{i:05}"
+                with File(staged) as file:
+                    places |= dict.fromkeys(file.stored(), name)
+                    total += sum(end - begin for begin, end in file.stored().values())
+                staged.replace(self.folder / name)
+            index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
+            self._finish(json.dumps(index, indent=2).encode() + b"\n", {*names})
+
+    def rewrite(self, shards: Shards, write: Callable[[File, Path], None]) -> None:
+        """Write shards of the same names and the index, each by a function of it and a path."""
+        if self.alone:
+            raise ValueError(
+                f"each of the {len(shards.files)} shards stays one file: write to a folder or to "
+                f"*{INDEX}"
+            )
+        with self._staging() as staging:
+            for name, file in shards.files.items():
+                write(file, staging / name)
+            for name in shards.files:
+                (staging / name).replace(self.folder / name)
+            self._finish(shards.index, {*shards.files})
+
+    def _finish(self, index: bytes, names: set[str]) -> None:
+        """Write the index; then remove what was written under this name before, as others do.
+
+        Readers of a folder would take ``model.safetensors`` instead of the index. An old index is
+        not believed: it could name any file of the folder.
+        """
+        _files.write(self.folder / f"{self.stem}{INDEX}", index)
+        stale = re.compile(rf"{re.escape(self.stem)}(-\d{{5}}-of-\d{{5}})?\.safetensors")
+        for path in list(self.folder.iterdir()):
+            if stale.fullmatch(path.name) and path.name not in names:
+                path.unlink()

@@ -35,6 +35,12 @@ class Solver(Protocol):
             Codes of shape (rows, cols), 0 to ``2 ** affine.bits - 1``; steps, not negative, and
             bases, of shape (rows, cols // affine.block). A weight becomes ``base + step * code``,
             where step and base are rounded to float16, times a power of two.
+
+        Raises
+        ------
+        ValueError
+            ``gram`` is not a Gram matrix of that many columns, or singular without damping; the
+            block does not divide a row.
         """
         ...
 
@@ -73,14 +79,7 @@ class GPTQ:
         object.__setattr__(self, "damp", _validate.positive("damp", self.damp))
 
     def solve(self, w: Floats, gram: Matrix, affine: Affine) -> Grids:
-        """Return codes, steps and bases: see `Solver.solve`.
-
-        Raises
-        ------
-        ValueError
-            ``gram`` is not a Gram matrix of that many columns, or singular with ``damp`` 0; the
-            block does not divide a row.
-        """
+        """Return codes, steps and bases: see `Solver.solve`."""
         return _native.solve_gptq(w, gram, affine.get_config(), self.damp)
 
 
@@ -124,13 +123,7 @@ class COMQ:
         _validate.boolean("bases", self.bases)
 
     def solve(self, w: Floats, gram: Matrix, affine: Affine) -> Grids:
-        """Return codes, steps and bases: see `Solver.solve`.
-
-        Raises
-        ------
-        ValueError
-            As by `GPTQ.solve`.
-        """
+        """Return codes, steps and bases: see `Solver.solve`."""
         return _native.solve_comq(
             w, gram, affine.get_config(), self.damp, self.sweeps, self.start, self.bases
         )
@@ -166,12 +159,6 @@ class MagR:
         object.__setattr__(self, "steps", _validate.integer("steps", self.steps, low=1))
 
     def prepare(self, w: Floats, gram: Matrix, affine: Affine) -> Floats:
-        """Return weights in place of ``w``: see `Preparation.prepare`.
-
-        Raises
-        ------
-        ValueError
-            ``gram`` is not a Gram matrix of that many columns.
-        """
+        """Return weights in place of ``w``: see `Preparation.prepare`."""
         block = w.shape[1] if affine.block is None else affine.block
         return _native.solve_magr(w, gram, block, self.alpha, self.steps)

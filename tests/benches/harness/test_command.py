@@ -15,12 +15,9 @@ from benches.harness.processes import ROOT
     ("given", "complaint"),
     [
         ("--ratio 1.5", "'1.5' is not a ratio"),
-        ("--ratio nan", "'nan' is not a ratio"),
         ("--bandwidth 0mbit", "'0mbit' is not a bandwidth"),
-        ("--ranks 1", "'1' is not an integer from 2"),
-        ("--steps many", "'many' is not an integer"),
-        ("--learning-rate inf", "'inf' is not a learning rate: give a number above 0"),
-        ("--task digits,cats", "'digits,cats' is not a list of tasks"),
+        ("--ranks 1", "--ranks: invalid choice: 1"),
+        ("--steps 1", "--steps: at least 2"),
         ("--codec zip", "unknown codec 'zip'; choose from adam"),
         ("--codec threshold", "threshold needs threshold, which has no option here"),
     ],
@@ -33,18 +30,18 @@ def test_a_wrong_argument_is_named_with_what_would_be_right(given, complaint, ca
 
 
 def test_what_is_not_installed_is_named_and_help_needs_nothing(monkeypatch, capsys):
-    monkeypatch.setattr(command, "_missing", lambda: ["torch", "rich"])
+    monkeypatch.setattr(command, "_missing", lambda: ["torch", "pandas"])
     assert demo.main([]) == 2
-    assert capsys.readouterr().err == "make demo needs torch, rich: pip install torch rich\n"
+    assert capsys.readouterr().err == "make demo needs torch, pandas: pip install torch pandas\n"
     code = (
-        "import sys; sys.modules.update(dict.fromkeys(('torch', 'rich', 'matplotlib', 'sklearn')))"
+        "import sys; sys.modules.update(dict.fromkeys(('torch', 'matplotlib', 'sklearn')))"
         "\nfrom benches.demo.__main__ import main; main(['--help'])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert all(option in done.stdout for option in ("--codec", "--bandwidth", "--out", "--json"))
+    assert all(option in done.stdout for option in ("--codec", "--bandwidth", "--out"))
 
 
 def test_results_need_a_folder(tmp_path, capsys):
@@ -53,6 +50,5 @@ def test_results_need_a_folder(tmp_path, capsys):
     for out in (file, Path("/dev/null"), file / "below"):
         assert demo.main(["--out", str(out)]) == 1
         complaint = capsys.readouterr().err
-        assert f": --out {out}" in complaint or f"--out {out}: " in complaint
-        assert "Traceback" not in complaint
+        assert complaint.startswith(f"make demo: {out}: ")
     assert file.read_text() == "kept"

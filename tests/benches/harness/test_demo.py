@@ -12,7 +12,7 @@ import pytest
 from benches.harness.processes import ROOT
 from tests.benches.harness.test_link import needs_namespaces
 
-for needed in ("torch", "sklearn", "rich", "matplotlib"):
+for needed in ("torch", "sklearn", "matplotlib"):
     pytest.importorskip(needed, reason="the demo needs the layer demo")
 
 DEMO = [sys.executable, "-m", "benches.demo"]
@@ -27,7 +27,7 @@ def test_over_a_shaped_link_it_trains_counts_bytes_and_prints_a_table(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "2 ranks in network namespaces of their own" in done.stdout
-    assert "convolutional network, handwritten digits, 200 Mbit/s" in done.stdout
+    assert "convolutional network, handwritten digits, digits, 200 Mbit/s" in done.stdout
     assert "all ranks ended with bit-identical models" in done.stdout
     figures = json.loads((tmp_path / "demo.json").read_text())
     runs = {run["method"]: run for run in figures["runs"]}

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 import gradwire
-from tests.csrc.bucket.bucket import DeviceBucket
-from tests.csrc.emulated.kernels import Kernels
+from gradwire.torch.backends import cpu, cuda
+from gradwire.torch.backends.cuda import structs
+from gradwire.torch.backends.cuda.states import STATUS
+from tests.support import same_state
 
 Law = Callable[[np.random.Generator, int], NDArray[np.float32]]
+Limits = Sequence[int | None] | None
+MARK = 0xA5
+"""In all bytes that no kernel may write."""
 
 
 class Pair:
@@ -19,105 +26,96 @@ class Pair:
 
     Parameters
     ----------
-    kernels
-        The compiled kernels.
     codecs, numels
         Of each tensor.
-    blocks
-        Blocks that are resident at once.
+    offset
+        Where the first tensor begins in the bucket.
     """
 
     def __init__(
-        self,
-        kernels: Kernels,
-        codecs: Sequence[gradwire.Codec],
-        numels: Sequence[int],
-        *,
-        blocks: int = 3,
+        self, codecs: Sequence[gradwire.Codec], numels: Sequence[int], *, offset: int = 0
     ) -> None:
         self.codecs, self.numels = list(codecs), list(numels)
-        self.device = DeviceBucket(kernels, self.codecs, self.numels, blocks=blocks, stream=3)
-        self.states = [
-            codec.init_state(n, name=f"w{i}", stream=3)
+        stops = list(itertools.accumulate(numels, initial=offset))
+        self.ends = [end for pair in itertools.pairwise(stops) for end in pair]
+        self.offset = offset
+        self.there, self.here = (
+            [
+                each.init_state(codec, n, f"w{i}", 3)
+                for i, (codec, n) in enumerate(zip(self.codecs, self.numels, strict=True))
+            ]
+            for each in (cuda, cpu)
+        )
+
+    def start(
+        self,
+        gradients: Sequence[np.ndarray],
+        *,
+        limits: Limits = None,
+        divisor: float = 1.0,
+        positions: Sequence[NDArray[np.uint32]] | None = None,
+    ) -> tuple[list[bytes], NDArray[np.int64]]:
+        """Encode by the kernels alone; return the frames up to a failure, and the table."""
+        flat = np.concatenate([np.zeros(self.offset, gradients[0].dtype), *gradients])
+        bits = flat.view(np.uint16) if flat.dtype.name == "bfloat16" else flat
+        tensor = torch.from_numpy(bits)
+        tensor = tensor.view(torch.bfloat16) if bits is not flat else tensor
+        most = [
+            codec._codec.max_encoded_len(n, None if positions is None else len(positions[i]))
             for i, (codec, n) in enumerate(zip(self.codecs, self.numels, strict=True))
         ]
+        asked = [None] * len(most) if limits is None else limits
+        rooms = [m if n is None else n for m, n in zip(most, asked, strict=True)]
+        out = torch.full((sum(rooms),), MARK, dtype=torch.uint8)
+        started = cuda.encoding.start(
+            *(self.codecs, self.there, self.ends, rooms, tensor, divisor, out, positions or ())
+        )
+        rows = started.table.numpy()
+        sizes = started.outcomes(rows)[:, 0].tolist()
+        assert (out[sum(sizes) :] == MARK).all() or len(sizes) < len(rows)
+        return [part.numpy().tobytes() for part in out[: sum(sizes)].split(sizes)], rows
 
     def encode(
         self,
         gradients: Sequence[np.ndarray],
         *,
-        limits: Sequence[int | None] | None = None,
+        limits: Limits = None,
         divisor: float = 1.0,
+        positions: Sequence[NDArray[np.uint32]] | None = None,
     ) -> list[bytes]:
-        """Encode on both sides, compare frames, results and states; the frames."""
+        """Encode on both sides, compare frames, results and states; the frames.
+
+        Of given positions, the smallest entries are left out where limits require it.
+        """
+        frames, rows = self.start(gradients, limits=limits, divisor=divisor, positions=positions)
         limits = [None] * len(self.codecs) if limits is None else limits
-        outcomes = self.device.encode(gradients, limits=limits, divisor=divisor)
-        frames = []
-        for i, (codec, state) in enumerate(zip(self.codecs, self.states, strict=True)):
+        for i, (codec, state) in enumerate(zip(self.codecs, self.here, strict=True)):
             x = gradients[i]
             if divisor != 1.0:
                 x = x.astype(np.float32) / np.float32(divisor)
-            frame = bytes(codec.encode(x, state, max_nbytes=limits[i]))
             what = f"piece {i} of {self.numels[i]}, {codec!r}"
-            assert outcomes[i].status == "ok", what
-            assert outcomes[i].last == state.last, what
-            assert outcomes[i].frame == frame, what
-            assert outcomes[i].zero == (not np.any(gradients[i])), what
-            frames.append(frame)
-        self.compare()
-        return frames
-
-    def encode_at(
-        self,
-        gradients: Sequence[np.ndarray],
-        supports: Sequence[NDArray[np.uint32]],
-        *,
-        limits: Sequence[int | None] | None = None,
-    ) -> list[bytes]:
-        """The same of entries at given positions; with limits, the smallest are left out."""
-        trims = limits is not None
-        limits = [None] * len(self.codecs) if limits is None else limits
-        outcomes = self.device.encode(gradients, limits=limits, supports=supports, may_trim=trims)
-        frames = []
-        for i, (codec, state) in enumerate(zip(self.codecs, self.states, strict=True)):
-            native = codec._codec
-            frame = native.encode_at(
-                gradients[i], state, supports[i], limits[i], False, may_trim=trims
-            )
-            what = f"piece {i} of {self.numels[i]}, {codec!r}"
-            assert outcomes[i].status == "ok", what
-            assert outcomes[i].last == state.last, what
-            assert outcomes[i].frame == bytes(frame), what
-            frames.append(bytes(frame))
+            assert structs.STATUS[rows[i, STATUS]] == "ok", what
+            if positions is None:
+                frame = codec.encode(x, state, max_nbytes=limits[i])
+                assert rows[i, cuda.states.ZERO] == (not np.any(gradients[i])), what
+            else:
+                native = codec._codec
+                frame = native.encode_at(x, state, positions[i], limits[i], False, may_trim=True)
+            assert frames[i] == bytes(frame), what
         self.compare()
         return frames
 
     def rollback(self) -> None:
         """Undo the last encode on both sides."""
-        self.device.rollback()
-        for state in self.states:
-            state.rollback()
+        cuda.rollback(self.there)
+        cpu.rollback(self.here)
         self.compare()
-
-    def change(self, codecs: Sequence[gradwire.Codec]) -> None:
-        """Go on with other codecs of the same kind, as a schedule does."""
-        self.codecs = list(codecs)
-        self.device.codecs = list(codecs)
 
     def compare(self) -> None:
         """Compare all that the states hold, bit for bit."""
-        for i, state in enumerate(self.states):
-            expected, found = state.state_dict(), self.device.state_dict(i)
-            what = f"piece {i} of {self.numels[i]}, {self.codecs[i]!r}"
-            assert found["step"] == expected["step"], what
-            assert found["scalars"] == expected["scalars"], what
-            for name in ("residual", "momentum", "second_moment"):
-                if expected[name] is None:
-                    assert found[name] is None, what
-                else:
-                    assert found[name].dtype == expected[name].dtype, what
-                    bits = [array.view(np.uint8) for array in (found[name], expected[name])]
-                    np.testing.assert_array_equal(bits[0], bits[1], err_msg=f"{name} of {what}")
+        for one, other in zip(self.there, self.here, strict=True):
+            assert same_state(one.state_dict(), other.state_dict()), other.codec
+            assert one.last == other.last, other.codec
 
 
 def heavy(rng: np.random.Generator, numel: int) -> NDArray[np.float32]:

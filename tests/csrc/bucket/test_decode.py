@@ -36,30 +36,28 @@ def test_a_frame_of_every_preset_decodes_to_the_same_bits(kernels: Kernels, pres
     frames = [frames_of(preset, numel) for numel in numels]
     for skew, _ in enumerate(kernels.orders()):
         outs = [np.full(numel, 7, np.float32) for numel in numels]
-        verdicts = decode(kernels, frames, outs, skew=skew)
+        verdicts = decode(frames, outs, skew=skew)
         assert set(verdicts) == {GOOD}
         for out, frame, numel in zip(outs, frames, numels, strict=True):
             same_bits(out, expected(frame, numel))
 
 
 @pytest.mark.parametrize("name", DEGENERATE)
-def test_degenerate_tensors_decode_to_the_same_bits(kernels: Kernels, name: str) -> None:
+def test_degenerate_tensors_decode_to_the_same_bits(name: str) -> None:
     x = DEGENERATE[name]
     frames = []
     for preset in presets:
         codec = made_for_kernels(preset, (x.size,))
         frames.append([bytes(codec.encode(x, codec.init_state(x.size)))])
     outs = [np.full(x.size, 7, np.float32) for _ in presets]
-    assert set(decode(kernels, frames, outs)) == {GOOD}
+    assert set(decode(frames, outs)) == {GOOD}
     for out, frame in zip(outs, frames, strict=True):
         same_bits(out, expected(frame, x.size))
 
 
 @pytest.mark.parametrize("coding", CODINGS)
 @pytest.mark.parametrize("k", [1, 40, 3000, 30_000, 39_999])
-def test_positions_of_any_density_decode_to_the_same_bits(
-    kernels: Kernels, coding: IndexCoding, k: int
-) -> None:
+def test_positions_of_any_density_decode_to_the_same_bits(coding: IndexCoding, k: int) -> None:
     x = gradient(40_000)
     codecs = [
         gradwire.Codec(sparsify=TopK(k=k), quantize=q, indices=coding, memory=memory_for(q))
@@ -69,26 +67,26 @@ def test_positions_of_any_density_decode_to_the_same_bits(
         codecs = codecs[:2]
     frames = [[bytes(codec.encode(x, codec.init_state(x.size)))] for codec in codecs]
     outs = [np.full(x.size, 7, np.float32) for _ in codecs]
-    assert set(decode(kernels, frames, outs)) == {GOOD}
+    assert set(decode(frames, outs)) == {GOOD}
     for out, frame in zip(outs, frames, strict=True):
         same_bits(out, expected(frame, x.size))
 
 
 @pytest.mark.parametrize("coding", ["elias-fano", "rice", "bitmap"])
 def test_positions_that_many_blocks_read_decode_to_the_same_bits(
-    kernels: Kernels, rng: np.random.Generator, coding: IndexCoding
+    rng: np.random.Generator, coding: IndexCoding
 ) -> None:
     """An upper vector of more bits than a block examines, so that blocks look back."""
     x = rng.standard_normal(700_003, np.float32)
     codec = gradwire.Codec(sparsify=TopK(k=300_000), quantize=SignScale(), indices=coding)
     frame, out = [bytes(codec.encode(x, codec.init_state(x.size)))], np.empty_like(x)
-    assert decode(kernels, [frame], [out]) == [GOOD]
+    assert decode([frame], [out]) == [GOOD]
     same_bits(out, expected(frame, x.size))
 
 
 @pytest.mark.parametrize("ratio", [0.0005, 0.01, 0.3, 0.8, 0.9999])
 @pytest.mark.parametrize("run", [False, True])
-def test_drawn_positions_are_drawn_again(kernels: Kernels, ratio: float, run: bool) -> None:
+def test_drawn_positions_are_drawn_again(ratio: float, run: bool) -> None:
     codec = gradwire.Codec(sparsify=RandomK(ratio=ratio, block=run), memory=NoMemory())
     numels = (1, 100, 4096, 20_011)
     frames = []
@@ -97,21 +95,21 @@ def test_drawn_positions_are_drawn_again(kernels: Kernels, ratio: float, run: bo
         codec.encode(gradient(numel), state)
         frames.append([bytes(codec.encode(gradient(numel), state))])
     outs = [np.full(numel, 7, np.float32) for numel in numels]
-    assert set(decode(kernels, frames, outs)) == {GOOD}
+    assert set(decode(frames, outs)) == {GOOD}
     for out, frame, numel in zip(outs, frames, numels, strict=True):
         same_bits(out, expected(frame, numel))
 
 
-def test_without_room_for_drawn_positions_their_frames_are_told(kernels: Kernels) -> None:
+def test_without_room_for_drawn_positions_their_frames_are_told() -> None:
     codec = gradwire.Codec(sparsify=RandomK(ratio=0.1), memory=NoMemory())
     frame = bytes(codec.encode(gradient(5000), codec.init_state(5000)))
     out = np.full(5000, 7, np.float32)
-    assert decode(kernels, [[frame]], [out], seeded=False) == [Verdict.SEEDED]
+    assert decode([[frame]], [out], seeded=False) == [Verdict.SEEDED]
     assert (out == 7).all()
 
 
 @pytest.mark.parametrize("preset", presets, ids=names)
-def test_frames_are_added_in_the_order_of_ranks(kernels: Kernels, preset) -> None:
+def test_frames_are_added_in_the_order_of_ranks(preset) -> None:
     numels, ranks = (1, 192, 5000), 3
     frames = [frames_of(preset, numel, ranks) for numel in numels]
     outs = [gradient(numel, 9) for numel in numels]
@@ -119,7 +117,7 @@ def test_frames_are_added_in_the_order_of_ranks(kernels: Kernels, preset) -> Non
     for out, of_tensor in zip(wanted, frames, strict=True):
         for frame in of_tensor:
             gradwire.decode_add(frame, out, 0.3)
-    verdicts = decode(kernels, frames, outs, into=Into.ADD, scale=float(np.float32(0.3)))
+    verdicts = decode(frames, outs, into=Into.ADD, scale=float(np.float32(0.3)))
     assert set(verdicts) == {GOOD}
     for out, want in zip(outs, wanted, strict=True):
         same_bits(out, want)
@@ -155,7 +153,7 @@ def average(
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("scale", [1.0, 4.0, 1.0 / 3.0])
 def test_a_bucket_is_averaged_as_the_cpu_does(
-    kernels: Kernels, dtype: str, into: Into, ranks: int, scale: float
+    dtype: str, into: Into, ranks: int, scale: float
 ) -> None:
     bfloat16 = dtype == "bfloat16"
     numels = (300, 1, 5003)
@@ -168,7 +166,7 @@ def test_a_bucket_is_averaged_as_the_cpu_does(
     whole = np.zeros(sum(numels), element)
     average(frames, numels, whole, scale, senders=into is Into.SENDERS, bfloat16=bfloat16)
     outs = [np.full(numel, 7, element) for numel in numels]
-    verdicts = decode(kernels, frames, outs, into=into, scale=scale, bfloat16=bfloat16)
+    verdicts = decode(frames, outs, into=into, scale=scale, bfloat16=bfloat16)
     assert set(verdicts) == {GOOD}
     same_bits(np.concatenate(outs), whole)
 
@@ -180,6 +178,6 @@ def test_launches_do_not_grow_with_frames_or_tensors(kernels: Kernels) -> None:
         frame = bytes(codec.encode(gradient(50)))
         outs = [np.zeros(50, np.float32) for _ in range(tensors)]
         before = kernels.launches
-        decode(kernels, [[frame] * ranks] * tensors, outs, into=Into.RANKS, seeded=False)
+        decode([[frame] * ranks] * tensors, outs, into=Into.RANKS, seeded=False)
         counts.add(kernels.launches - before)
     assert counts == {4}

@@ -10,10 +10,8 @@ from gradwire.memory import NoMemory
 from gradwire.presets import Preset
 from gradwire.sparsify import All, ChunkTopK, RandomK, TopK
 from tests.csrc.bucket.decoding import Verdict, by_the_cpu, decode, same_bits
-from tests.csrc.emulated.kernels import Kernels
 from tests.csrc.parts import QUANTIZERS
-from tests.presets.examples import gradient, made_for_kernels, names, presets
-from tests.presets.test_hostile_frames import NUMEL, frame_of
+from tests.presets.examples import frame_of, gradient, made_for_kernels, names, presets
 from tests.support import CODINGS, forge, memory_for, name_of
 
 X = gradient(61)
@@ -43,11 +41,11 @@ STRIDE = 5
 every_frame = pytest.mark.parametrize("data", FRAMES, ids=[name_of(codec) for codec in CODECS])
 
 
-def judged(kernels: Kernels, many: list[bytes], numel: int) -> None:
+def judged(many: list[bytes], numel: int) -> None:
     """Each gets the verdict of the CPU, and its bits; a call with a bad one writes nothing."""
     by_cpu = [by_the_cpu(data, numel) for data in many]
     outs = [np.full(numel, 7, np.float32) for _ in many]
-    verdicts = decode(kernels, [[data] for data in many], outs)
+    verdicts = decode([[data] for data in many], outs)
     assert verdicts == [verdict for verdict, _ in by_cpu]
     good = [i for i, verdict in enumerate(verdicts) if verdict is Verdict.GOOD]
     if len(good) < len(many):
@@ -55,17 +53,17 @@ def judged(kernels: Kernels, many: list[bytes], numel: int) -> None:
         if not good:
             return
         outs = [np.full(numel, 7, np.float32) for _ in good]
-        decode(kernels, [[many[i]] for i in good], outs)
+        decode([[many[i]] for i in good], outs)
         by_cpu = [by_cpu[i] for i in good]
     for out, (_, expected) in zip(outs, by_cpu, strict=True):
         same_bits(out, expected)
 
 
 @every_frame
-def test_prefixes_and_what_follows(kernels: Kernels, data: bytes) -> None:
+def test_prefixes_and_what_follows(data: bytes) -> None:
     lengths = [*range(50), *range(50, len(data) - 1, STRIDE)]
     cut = [data[:length] for length in lengths]
-    judged(kernels, [*cut, data[:-1], data + b"\0", data], X.size)
+    judged([*cut, data[:-1], data + b"\0", data], X.size)
 
 
 def flipped(data: bytes, bit: int) -> bytes:
@@ -75,18 +73,18 @@ def flipped(data: bytes, bit: int) -> bytes:
 
 
 @every_frame
-def test_flipped_bits(kernels: Kernels, data: bytes) -> None:
+def test_flipped_bits(data: bytes) -> None:
     bits = range(0, 8 * len(data), STRIDE if len(data) < 100 else 4 * STRIDE)
-    judged(kernels, [flipped(data, bit) for bit in bits], X.size)
+    judged([flipped(data, bit) for bit in bits], X.size)
 
 
-def test_every_flipped_bit_of_a_frame(kernels: Kernels) -> None:
+def test_every_flipped_bit_of_a_frame() -> None:
     data = min(FRAMES, key=len)
-    judged(kernels, [flipped(data, bit) for bit in range(8 * len(data))], X.size)
+    judged([flipped(data, bit) for bit in range(8 * len(data))], X.size)
 
 
 @every_frame
-def test_forged_headers_with_a_right_checksum(kernels: Kernels, data: bytes) -> None:
+def test_forged_headers_with_a_right_checksum(data: bytes) -> None:
     forged = [
         forge(data, at, bytes([value]))
         for at in range(48)
@@ -98,7 +96,7 @@ def test_forged_headers_with_a_right_checksum(kernels: Kernels, data: bytes) -> 
         for at in (16, 24, 32, 40)
         for claim in (0, 1, 10, 12, 60, 62, 2**16, 2**32 - 1, 2**32, 2**63, 2**64 - 1)
     ]
-    judged(kernels, forged, X.size)
+    judged(forged, X.size)
 
 
 def forged_at_random(data: bytes, rng: np.random.Generator, least: int, count: int) -> list[bytes]:
@@ -113,29 +111,25 @@ def forged_at_random(data: bytes, rng: np.random.Generator, least: int, count: i
 
 
 @every_frame
-def test_forged_sections_with_a_right_checksum(
-    kernels: Kernels, rng: np.random.Generator, data: bytes
-) -> None:
-    judged(kernels, forged_at_random(data, rng, 48, 500 // STRIDE), X.size)
+def test_forged_sections_with_a_right_checksum(rng: np.random.Generator, data: bytes) -> None:
+    judged(forged_at_random(data, rng, 48, 500 // STRIDE), X.size)
 
 
 @pytest.mark.parametrize("preset", presets, ids=names)
-def test_forged_frames_of_every_preset(
-    kernels: Kernels, rng: np.random.Generator, preset: Preset
-) -> None:
+def test_forged_frames_of_every_preset(rng: np.random.Generator, preset: Preset) -> None:
     data = frame_of(preset, made_for_kernels)
-    judged(kernels, [data, *forged_at_random(data, rng, 4, 500 // STRIDE)], NUMEL)
+    judged([data, *forged_at_random(data, rng, 4, 500 // STRIDE)], 192)
 
 
-def test_tensors_of_other_lengths(kernels: Kernels) -> None:
+def test_tensors_of_other_lengths() -> None:
     data = FRAMES[0]
     for numel in (0, 1, X.size - 1, X.size + 1):
-        judged(kernels, [data], numel)
+        judged([data], numel)
 
 
-def test_one_bad_frame_of_many_keeps_every_tensor_as_it_was(kernels: Kernels) -> None:
+def test_one_bad_frame_of_many_keeps_every_tensor_as_it_was() -> None:
     data = FRAMES[0]
     outs = [np.full(X.size, 7, np.float32) for _ in range(5)]
     frames = [[data, data]] * 4 + [[data, data[:-1]]]
-    assert decode(kernels, frames, outs) == [Verdict.GOOD] * 9 + [Verdict.TRUNCATED]
+    assert decode(frames, outs) == [Verdict.GOOD] * 9 + [Verdict.TRUNCATED]
     assert all((out == 7).all() for out in outs)

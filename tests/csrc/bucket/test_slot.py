@@ -1,22 +1,24 @@
-"""Fronts of slots are those that the host writes, and frames are found where slots say they are."""
+"""Fronts of slots are those that the host writes."""
 
 import itertools
 from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+import torch
 
-from gradwire.torch.backends.cuda import structs
+from gradwire.torch.backends import SlotFacts
+from gradwire.torch.backends.cpu import INPUTS
+from gradwire.torch.backends.cuda import slots, structs
+from gradwire.torch.backends.cuda.operators import operators
 from gradwire.torch.engine.metrics import Outcomes
 from gradwire.torch.errors import ExchangeError, GradientError
 from gradwire.torch.exchange import wire
-from tests.csrc.bucket.bucket import DTYPES
 
 DIGEST, SEQUENCE, RANK = 0xFEDCBA98, 12, 3
 REFUSAL = "rank 3 could not encode: kernels refuse the gradient of "
 CHECKSUM = wire.Checksum(7, 1024.0, 2**63 + 5)
 RECORDS = 64
-NONE = 2**64 - 1
 
 
 def row(status="ok", nbytes=0, count=0, trimmed=0, zero=0, bad=(0, 0)):
@@ -31,7 +33,6 @@ class Case:
     rows: list[list[int]]
     dense: list[tuple[int, int]] = field(default_factory=list)
     spoiled: list[int] = field(default_factory=list)  # numbers, of all dense entries
-    dtype: str = "float32"
     error: Exception | None = None
 
     @property
@@ -97,119 +98,39 @@ def expected(case, dense_at, nbytes, tells_zero):
 
 def values_of(case, dtype):
     numel = sum(n for n, _ in case.dense)
-    spoiled = np.random.default_rng(numel).standard_normal(numel).astype(np.float32)
+    spoiled = torch.randn(numel, generator=torch.Generator().manual_seed(numel))
     for at, bad in zip(case.spoiled, itertools.cycle((np.nan, np.inf, -np.inf)), strict=False):
         spoiled[at] = bad
-    if dtype == "bfloat16":
-        return (spoiled.view(np.uint32) >> 16).astype(np.uint16)
-    return spoiled.astype(dtype)
+    return spoiled.to(dtype)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+def write(case, dtype, dense_at, nbytes, *, total, tells_zero=False):
+    """Return the slot that the kernels write, with unused room behind it."""
+    facts = SlotFacts(case.names, case.dense, REFUSAL, 10**6, RANK)
+    slot = torch.full((nbytes + 16,), 0xA5, dtype=torch.uint8)
+    header = CHECKSUM if total is None else CHECKSUM._replace(total=0)
+    operators().write_slot(
+        *(slot, torch.tensor(case.rows, dtype=torch.int64).view(-1), values_of(case, dtype)),
+        *(slots._bytes_of(facts), torch.tensor([] if total is None else [total])),
+        *(list(wire.header_words(DIGEST, SEQUENCE, header)), [RECORDS, dense_at, nbytes]),
+        *(len(case.dense), RANK, tells_zero),
+    )
+    return slot.numpy()
+
+
+@pytest.mark.parametrize("dtype", INPUTS, ids=str)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_the_front_is_that_of_the_host(kernels, case, dtype):
-    count, dense = len(case.rows), len(case.dense)
-    dense_at = RECORDS + 24 * count + 8
+    dense_at = RECORDS + 24 * len(case.rows) + 8
     nbytes = max(dense_at, wire.MESSAGE_NBYTES)
-    texts = [text.encode() for text in (*case.names, REFUSAL)]
-    texts_at = np.array([*itertools.accumulate(map(len, texts), initial=0)], np.uint64)
-    numels, widths = ([each[i] for each in case.dense] for i in range(2))
-    ends = np.array([*itertools.accumulate(numels, initial=0)], np.uint64)
-    values = values_of(case, dtype)
-    header = np.array(wire.header_words(DIGEST, SEQUENCE, CHECKSUM._replace(total=0)), np.int64)
-    total = np.array([CHECKSUM.total], np.uint64)
     for _, tells_zero in itertools.product(kernels.orders(), (False, True)):
-        slot = np.full(nbytes + 16, 0xA5, np.uint8)
-        kernels.call(
-            "gradwire_test_write_front",
-            *(
-                slot,
-                np.array([RECORDS, dense_at, nbytes], np.uint64),
-                header.view(np.uint64),
-                total,
-            ),
-            *(np.array(case.rows, np.int64).reshape(-1), count, dense, tells_zero, RANK),
-            *(
-                texts_at,
-                ends,
-                np.array(widths, np.uint64),
-                np.frombuffer(b"".join(texts), np.uint8),
-            ),
-            np.full(2 * dense, 0xA5A5A5A5A5A5A5A5, np.uint64),
-            *(values, DTYPES.index(dtype), values.size),
-        )
+        total = np.uint64(CHECKSUM.total).astype(np.int64)
+        slot = write(case, dtype, dense_at, nbytes, total=total, tells_zero=tells_zero)
         wanted = expected(case, dense_at, nbytes, tells_zero)
         assert slot[: wanted.size].tobytes() == wanted.tobytes()
         assert (slot[wanted.size :] == 0xA5).all(), "nothing else is written"
 
 
-def test_a_checksum_of_the_host_stays_in_the_header(kernels):
-    header = np.array(wire.header_words(DIGEST, SEQUENCE, CHECKSUM), np.int64).view(np.uint64)
-    slot, none, end = np.zeros(1024, np.uint8), np.empty(0, np.uint64), np.zeros(2, np.uint64)
-    kernels.call(
-        "gradwire_test_write_front",
-        *(slot, np.array([64, 64, 1024], np.uint64), header, None, none, 0, 0, False, RANK),
-        *(end, end, none, none, none, none, 0, 0),
-    )
+def test_a_checksum_of_the_host_stays_in_the_header():
+    slot = write(Case([]), torch.float32, 64, 1024, total=None)
     assert wire.read_verdict(slot, 0, DIGEST, SEQUENCE).checksum == CHECKSUM
-
-
-class TestLocating:
-    tensors, ranks, frames_at, stride = 400, 3, 12288, 32768
-
-    def slots(self):
-        """Return slots, with the limits of their frames, and their records."""
-        generator = np.random.default_rng(5)
-        limits = generator.integers(1, 50, self.tensors).astype(np.uint64)
-        slots = np.full((self.ranks, self.stride), 0x5A, np.uint8)
-        end = RECORDS + 24 * self.tensors
-        for slot in slots:
-            wire.write_verdict(slot[:RECORDS], DIGEST, SEQUENCE)
-        records = slots[:, RECORDS:end].view(np.uint64).reshape(self.ranks, self.tensors, 3)
-        records[..., 0] = generator.integers(0, limits + 1, (self.ranks, self.tensors))
-        records[..., 1] = 2**60
-        records[..., 2] = generator.integers(0, 2, (self.ranks, self.tensors))
-        return slots, limits, records
-
-    def found(self, kernels, slots, limits):
-        """Return where frames begin in the slot of their rank, and their lengths."""
-        header = np.array(wire.header_words(DIGEST, SEQUENCE)[:3], np.int64).view(np.uint64)
-        places = np.array([RECORDS, self.frames_at, self.stride], np.uint64)
-        frames = np.zeros((self.tensors, self.ranks, 2), np.uint64)
-        frames[..., 1] = limits[:, None]
-        kernels.call(
-            "gradwire_test_locate_frames",
-            *(slots, places, header, frames, self.tensors, self.ranks),
-        )
-        at, lens = frames[..., 0].astype(np.int64), frames[..., 1]
-        return at - slots.ctypes.data - self.stride * np.arange(self.ranks), lens
-
-    def test_frames_are_where_the_records_before_them_end(self, kernels):
-        slots, limits, records = self.slots()
-        sizes = records[..., 0].T
-        starts = self.frames_at + np.cumsum(sizes, axis=0) - sizes
-        zero = (records[..., 2] != 0).all(axis=0)[:, None]
-        assert 10 < zero.sum() < 200
-        for _ in kernels.orders():
-            at, lens = self.found(kernels, slots, limits)
-            assert (at == starts).all()
-            assert (lens == np.where(zero, NONE, sizes)).all()
-
-    def test_a_slot_that_is_not_well_has_no_frames(self, kernels):
-        for byte in (0, 3, 4, 8, 11, 16, 23):
-            slots, limits, records = self.slots()
-            records[..., 2] = 1  # a rank that failed does not make anything unused
-            slots[1, byte] ^= 1
-            _, lens = self.found(kernels, slots, limits)
-            assert (lens[:, 1] == 0).all()
-            assert (lens[:, [0, 2]] == NONE).all()
-
-    @pytest.mark.parametrize("size", [1, 2**31, 2**63, NONE])
-    def test_a_frame_beyond_its_limit_is_not_read(self, kernels, size):
-        slots, limits, records = self.slots()
-        records[2, 7, 0] = int(limits[7]) + size if size == 1 else size
-        at, lens = self.found(kernels, slots, limits)
-        assert lens[7, 2] == 0
-        kept = np.delete(records[2, :, 0], 7)
-        assert (np.delete(lens[:, 2], 7)[np.delete(lens[:, 2], 7) != NONE] <= limits.max()).all()
-        assert at[-1, 2] + int(records[2, -1, 0]) <= self.frames_at + int(kept.sum())

@@ -16,6 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
+import torch
+
+from gradwire.torch.cuda.build import TARGET
+
 ROOT = Path(__file__).resolve().parents[3]
 CSRC = ROOT / "python" / "gradwire" / "torch" / "csrc"
 TESTS = ROOT / "tests" / "csrc"
@@ -64,9 +68,9 @@ def closure(source: Path) -> frozenset[Path]:
     return frozenset(files)
 
 
-def sources(*, races: bool = False, operators: bool = False) -> list[Path]:
-    """Return all kernels and the machine, with all entry points of the tests, or with ``ops``."""
-    callers = (CSRC / "ops").glob("*.cpp") if operators else TESTS.rglob("*.cu")
+def sources(*, races: bool = False) -> list[Path]:
+    """Return all kernels, the operators, the machine and the entry points of the tests."""
+    callers = [*(CSRC / "ops").glob("*.cpp"), *TESTS.rglob("*.cu")]
     detector = (EMULATED / "races").glob("*.cpp") if races else ()
     return sorted([*CSRC.rglob("*.cu"), *callers, *EMULATED.glob("*.cpp"), *detector])
 
@@ -82,10 +86,6 @@ def watched_flags(cxx: str) -> tuple[str, ...]:
 @cache
 def torch_flags() -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return how operators are compiled, for the stable ABI of the oldest torch, and linked."""
-    import torch  # the kernels and their tests need none
-
-    from gradwire.torch.cuda.build import TARGET
-
     root = Path(torch.__file__).parent
     version = (f"-DTORCH_TARGET_VERSION={TARGET}", f"-DTORCH_IS={torch.__version__}")
     return (f"-isystem{root / 'include'}", *version), (
@@ -114,8 +114,8 @@ def replace(made: Path, target: Path) -> None:
     made.replace(target)
 
 
-def build(*, sanitized: bool = False, races: bool = False, operators: bool = False) -> Path:
-    """Return the shared library, built as far as needed; with ``operators``, one for torch to load.
+def build(*, sanitized: bool = False, races: bool = False) -> Path:
+    """Return the shared library, which torch can load; built as far as needed.
 
     With ``sanitized``, under the address and undefined-behaviour sanitizers; with ``races``, with
     the race detector.
@@ -145,13 +145,11 @@ def build(*, sanitized: bool = False, races: bool = False, operators: bool = Fal
 
     closure.cache_clear()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        objects = list(pool.map(compiled, sources(races=races, operators=operators)))
-    name = "liboperators" if operators else "libkernels"
-    library = CACHE / f"{name}-{key(cxx, *flags, *(path.name for path in objects))}.so"
+        objects = list(pool.map(compiled, sources(races=races)))
+    library = CACHE / f"libkernels-{key(cxx, *flags, *(path.name for path in objects))}.so"
     if not library.exists():
         made = library.with_suffix(f".{os.getpid()}.tmp")
-        needed = torch_flags()[1] if operators else ()
-        run([cxx, *flags, "-shared", *map(str, objects), *needed, "-o", str(made)])
+        run([cxx, *flags, "-shared", *map(str, objects), *torch_flags()[1], "-o", str(made)])
         replace(made, library)
     return library
 
@@ -164,11 +162,10 @@ def proof(library: Path) -> Path:
     package = ROOT / "python" / "gradwire"
     files = {*package.rglob("*.py"), *package.glob("_native*"), *(ROOT / "tests").glob("*.py")}
     files -= set((package / "torch").rglob("*.py")) | set((package / "cli").rglob("*.py"))
-    files |= set((package / "torch" / "backends" / "cuda").rglob("*.py"))
+    files |= set((package / "torch" / "backends").rglob("*.py"))
     files |= {*TESTS.rglob("*.py"), *(ROOT / "tests" / "presets").glob("*.py")}
     return CACHE / f"{library.stem}-{key(library, *sorted(files))}.passed"
 
 
 if __name__ == "__main__":
     build()
-    build(operators=True)

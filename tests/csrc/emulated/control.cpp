@@ -3,9 +3,10 @@
 
 #include <cstring>
 
-extern "C" void emulated_configure(unsigned seed, unsigned resident) {
+extern "C" void emulated_configure(unsigned seed, unsigned resident, unsigned processors) {
     emulated::control().seed = seed;
     emulated::control().resident = resident;
+    emulated::control().processors = processors;
 }
 
 extern "C" unsigned emulated_launches() { return emulated::control().launches; }

@@ -68,7 +68,7 @@ inline cudaError_t cudaGetDevice(int* device) {
     return cudaSuccess;
 }
 inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
-    *value = 2;
+    *value = int(emulated::control().processors);
     return cudaSuccess;
 }
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -26,9 +25,9 @@ class Kernels:
     def __init__(self, library: Path) -> None:
         self._library = ctypes.CDLL(str(library))
 
-    def configure(self, *, seed: int = 1, resident: int = 3) -> None:
-        """Choose the order in which blocks, warps and lanes run, and how many blocks at a time."""
-        self._library.emulated_configure(ctypes.c_uint(seed), ctypes.c_uint(resident))
+    def configure(self, *, seed: int = 1, resident: int = 3, processors: int = 2) -> None:
+        """Choose the order of blocks, warps and lanes, blocks at a time, and multiprocessors."""
+        self._library.emulated_configure(*map(ctypes.c_uint, (seed, resident, processors)))
 
     def orders(self) -> Iterator[int]:
         """Set some orders, one after another: for the body of a loop over them."""
@@ -42,14 +41,8 @@ class Kernels:
         """How many kernels have been launched so far."""
         return int(self._library.emulated_launches())
 
-    def function(self, name: str, result: Any) -> Callable[..., Any]:
-        """Return a function of the host's side that returns a value of this type of ctypes."""
-        function = getattr(self._library, name)
-        function.restype = result
-        return lambda *arguments: function(*map(_converted, arguments))
-
     def call(self, name: str, *arguments: object) -> None:
-        """Call an entry point; integers go as 64 bits, floats as float64, arrays by address.
+        """Call an entry point; integers go as 64 bits, arrays by address.
 
         Raises
         ------
@@ -68,12 +61,8 @@ def _converted(argument: object) -> object:
         if not argument.flags.c_contiguous:
             raise TypeError("device memory is contiguous")
         return ctypes.c_void_p(argument.ctypes.data)
-    if isinstance(argument, np.float32):
-        return ctypes.c_float(float(argument))
     if isinstance(argument, (bool, int, np.integer)):
         return ctypes.c_uint64(int(argument) & 0xFFFFFFFFFFFFFFFF)
-    if isinstance(argument, float):
-        return ctypes.c_double(argument)
     if argument is None or isinstance(argument, (ctypes.Structure, ctypes.Array, bytes)):
         return argument
     raise TypeError(f"an entry point takes arrays and numbers, not {type(argument).__name__}")

@@ -10,15 +10,18 @@ import torch
 
 from gradwire.torch.backends.cuda import operators
 from tests.csrc.emulated.build import build
+from tests.csrc.emulated.kernels import Kernels
 
-RACES = bool(os.environ.get("GRADWIRE_TEST_RACES"))
+SANITIZED = bool(os.environ.get("GRADWIRE_TEST_SANITIZED"))
+RACES = os.environ.get("GRADWIRE_TEST_RACES", "")
+"""``some`` or ``all``: which cases of a test run, with the race detector."""
 
 
 @cache
-def emulate() -> None:
-    """Have the CUDA backend use the emulated kernels in this process from now on.
-
-    With ``GRADWIRE_TEST_RACES``, those that the race detector watches.
-    """
-    torch.ops.load_library(build(races=RACES, operators=True))
-    operators._library, operators._device = "gradwire_emulated", "cpu"
+def emulate() -> Kernels:
+    """Have the CUDA backend use the emulated kernels in this process from now on."""
+    library = build(sanitized=SANITIZED, races=bool(RACES))
+    torch.ops.load_library(library)
+    operators._library = "gradwire_watched" if RACES else "gradwire_emulated"
+    operators._device = "cpu"
+    return Kernels(library)

@@ -2,24 +2,29 @@
 
 import contextlib
 import hashlib
+import io
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import AdamW
 
 import gradwire.torch.ddp
 from gradwire.torch.ddp import Handle
 from tests.deadlines import expires
-from tests.distributed.ranks import together
+from tests.distributed.ranks import alike, together
 
 SMALL_BUCKETS = 0.01  # MiB: every weight below gets a bucket of its own once DDP rebuilds them
 
-SHAPES = {"a": (64, 40), "b": (50, 30), "bias": (40,), "c": (1200,), "scalar": ()}
+Shapes = dict[str, tuple[int, ...]]
+SHAPES: Shapes = {"a": (64, 40), "b": (50, 30), "bias": (40,), "c": (1200,), "scalar": ()}
 
 
 class Given(nn.Module):
@@ -29,11 +34,17 @@ class Given(nn.Module):
     so that a test can ask for equality where rounding would force a tolerance.
     """
 
-    def __init__(self, dtypes: dict[str, torch.dtype] | None = None) -> None:
+    def __init__(
+        self,
+        dtypes: dict[str, torch.dtype] | None = None,
+        shapes: Shapes = SHAPES,
+    ) -> None:
         super().__init__()
-        for name, shape in SHAPES.items():
-            dtype = (dtypes or {}).get(name, torch.float32)
-            self.register_parameter(name, nn.Parameter(torch.zeros(shape, dtype=dtype)))
+        for name, shape in shapes.items():
+            values = torch.zeros(shape, dtype=(dtypes or {}).get(name, torch.float32))
+            if name == "turned":  # a matrix whose rows are not contiguous
+                values = torch.zeros(shape[::-1]).T
+            self.register_parameter(name, nn.Parameter(values))
 
     def forward(self, gradients: dict[str, torch.Tensor]) -> torch.Tensor:
         named = dict(self.named_parameters())
@@ -70,14 +81,20 @@ class Sums:
             np.testing.assert_allclose(found, given, rtol=0, atol=tolerance, err_msg=name)
 
 
-def integers(seed: int, rank: int, step: int, names: Any = SHAPES) -> dict[str, torch.Tensor]:
+def integers(
+    seed: int,
+    rank: int,
+    step: int,
+    names: Any = None,
+    shapes: Shapes = SHAPES,
+) -> dict[str, torch.Tensor]:
     """Small integers, other ones on each rank and step; few of them large, as gradients have it."""
     random = np.random.default_rng([seed, rank, step])
     made = {}
-    for name, shape in SHAPES.items():
+    for name, shape in shapes.items():
         values = random.integers(-8, 9, shape) * np.where(random.random(shape) < 0.05, 16, 1)
         made[name] = torch.from_numpy(np.asarray(values, np.float32))
-    return {name: made[name] for name in names}
+    return {name: made[name] for name in (shapes if names is None else names)}
 
 
 def network(seed: int = 0) -> nn.Sequential:
@@ -138,6 +155,104 @@ def attached(
         yield model, handle
     finally:
         handle.detach()
+
+
+def adamw(parameters: Any) -> AdamW:
+    """An optimizer for codecs that compute its steps."""
+    return AdamW(parameters, lr=0.01)
+
+
+class Run:
+    """A model in training with DDP, a codec, and an optimizer, of which `attach` is told.
+
+    ``make`` makes the optimizer of the parameters, ``ddp`` are options of DDP, and all others are
+    options of `attach`.
+    """
+
+    def __init__(
+        self,
+        codec: Any,
+        make: Callable[..., Any] = adamw,
+        *,
+        module: nn.Module | None = None,
+        seed: int = 0,
+        ddp: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        self.module = network(seed) if module is None else module
+        self.model = DistributedDataParallel(
+            self.module, **{"bucket_cap_mb": SMALL_BUCKETS, **(ddp or {})}
+        )
+        self.optimizer = make(self.module.parameters())
+        options = {"optimizer": self.optimizer, **options}
+        self.handle = gradwire.torch.ddp.attach(self.model, codec, **options)
+
+    def backward(self, rank: int, step: int, *, exchange: bool = True) -> None:
+        """Add the gradients of a batch, within ``no_sync()`` where they are not to be exchanged."""
+        with contextlib.nullcontext() if exchange else self.model.no_sync():
+            inputs, targets = batch(rank, step)
+            nn.functional.mse_loss(self.model(inputs), targets).backward()
+
+    def train(self, rank: int, steps: Iterable[int], *, exchange: bool = True) -> None:
+        """Take steps with the optimizer."""
+        for step in steps:
+            self.optimizer.zero_grad()
+            self.backward(rank, step, exchange=exchange)
+            self.optimizer.step()
+
+    def parameter(self, name: str = "0.weight") -> Any:
+        """What the engine has of a parameter: its codec and its state."""
+        return self.handle._parameters[name]
+
+    def state(self) -> tuple[str, list[Any]]:
+        """The bits of the parameters, and those of a checkpoint."""
+        return fingerprint(self.module), plain(self.handle.state_dict())
+
+    def save(self) -> bytes:
+        """Write a file of this rank."""
+        file = io.BytesIO()
+        torch.save({name: each.state_dict() for name, each in self._halves().items()}, file)
+        return file.getvalue()
+
+    def load(self, saved: bytes) -> None:
+        """Read a file of `save`."""
+        states = torch.load(io.BytesIO(saved), weights_only=True)
+        for name, each in self._halves().items():
+            each.load_state_dict(states[name])
+
+    def _halves(self) -> dict[str, Any]:
+        return {"model": self.module, "optimizer": self.optimizer, "gradwire": self.handle}
+
+    def end(self) -> str:
+        """Detach; return the bits of the parameters, which all ranks must have."""
+        self.handle.detach()
+        return str(alike(fingerprint(self.module)))
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.handle.detach()
+
+
+@contextlib.contextmanager
+def counted(owner: Any, names: Iterable[str]) -> Iterator[Counter[str]]:
+    """Count the calls of functions of a module or class, by name."""
+    calls: Counter[str] = Counter()
+
+    def counting(name: str) -> Callable[..., Any]:
+        real = getattr(owner, name)
+
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            calls[name] += 1
+            return real(*arguments, **keywords)
+
+        return call
+
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            stack.enter_context(mock.patch.object(owner, name, counting(name)))
+        yield calls
 
 
 def reaches(condition: Callable[[], bool], seconds: float = 60.0) -> bool:

@@ -1,4 +1,4 @@
-"""What a soak drives: Horovod with a codec. See `tests.distributed.scenarios.soak`."""
+"""What a soak drives: Horovod with a codec. See `tests.distributed.soak`."""
 
 import contextlib
 
@@ -8,9 +8,7 @@ import torch
 import gradwire
 import gradwire.torch.horovod as gh
 from tests.distributed.scenarios.common import Given, gradients_of
-from tests.distributed.scenarios.soak import Soaked, Sums, chances, part
-
-__all__ = ["Trainer", "part"]
+from tests.distributed.soak import Soaked, Sums, chances
 
 
 class Trainer(Soaked):

@@ -89,11 +89,6 @@ def test_passes_draw_other_numbers_and_a_seed_repeats_them():
     "module",
     [
         nn.ReLU(),
-        nn.ReLU(inplace=True),
-        nn.LeakyReLU(0.2),
-        nn.ReLU6(),
-        nn.Hardtanh(-0.5, 0.25),
-        nn.Hardsigmoid(),
         nn.Dropout(0.3),
         nn.Dropout(0.3, inplace=True),
         nn.MaxPool2d(2),
@@ -136,9 +131,6 @@ def test_a_slice_is_packed_as_if_it_had_memory_of_its_own():
 CASES: dict[nn.Module, tuple[int, ...]] = {
     nn.Conv1d(8, 4, 3): (16, 8, 64),
     nn.Conv2d(8, 8, 3): (4, 8, 16, 16),
-    nn.Conv3d(4, 4, 3): (4, 4, 8, 8, 8),
-    nn.ConvTranspose1d(8, 4, 3): (16, 8, 64),
-    nn.ConvTranspose2d(8, 4, 3, stride=2): (4, 8, 16, 16),
     nn.ConvTranspose3d(4, 2, 3): (4, 4, 8, 8, 8),
 }
 
@@ -356,18 +348,6 @@ def test_gradients_of_gradients_are_refused():
     gradient.sum().backward()
 
 
-def test_accumulated_gradients_are_the_sums_of_their_passes():
-    model, batches = perceptron(), [drawn(128, 64, seed=i) for i in range(4)]
-    activations.attach(model, 8)
-    losses = [(model(x) ** 2).sum() for x in batches]  # all alive at once
-    model.zero_grad()
-    for loss in losses:
-        loss.backward()
-    found = torch.cat([each.grad.flatten() for each in model.parameters()])
-    plain = perceptron()
-    assert error(found, sum(gradients(plain, x) for x in batches)) < 0.01
-
-
 def test_copies_and_pickles_are_without_packing_and_their_state_is_the_same():
     model, x = perceptron(), drawn(128, 64)
     exact = gradients(model, x)
@@ -386,12 +366,14 @@ def test_copies_and_pickles_are_without_packing_and_their_state_is_the_same():
     assert torch.equal(gradients(model, x), exact)
 
 
-def test_what_is_kept_serves_backward_after_the_end_of_packing():
-    model, x = perceptron(), drawn(128, 64)
-    exact = gradients(model, x)
+def test_what_is_kept_serves_backward_after_the_end_of_packing_in_any_order():
+    """As for gradients that are accumulated: all losses are alive at once."""
+    model, batches = perceptron(), [drawn(128, 64, seed=i) for i in range(4)]
+    exact = sum(gradients(model, x) for x in batches)
     with activations.attach(model, 8):
-        loss = (model(x) ** 2).sum()
+        losses = [(model(x) ** 2).sum() for x in batches]
     model.zero_grad()
-    loss.backward()
+    for loss in losses:
+        loss.backward()
     found = torch.cat([each.grad.flatten() for each in model.parameters()])
     assert 0.0 < error(found, exact) < 0.01

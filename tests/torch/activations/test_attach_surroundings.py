@@ -135,9 +135,14 @@ def test_a_compiler_is_refused_with_the_reason():
     compiled[0].compile(backend="eager")
     with pytest.raises(TypeError, match="compiled model: its backward pass unpacks all"):
         activations.attach(compiled)
-    activations.attach(model)
-    with pytest.raises(RuntimeError, match="compiled model: its backward pass unpacks all"):
-        torch.compile(model, backend="eager")(drawn(128, 64))
+    call, x = torch.compile(model, backend="eager"), drawn(128, 64)
+    call(x)  # what was compiled before is compiled again
+    with (
+        activations.attach(model),
+        pytest.raises(RuntimeError, match="compiled model: its backward pass unpacks all"),
+    ):
+        call(x)
+    call(x)
     torch._dynamo.reset()
 
 

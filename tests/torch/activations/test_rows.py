@@ -1,7 +1,6 @@
 """Each row of the table of modules: gradients without bias at 4 bits, and exact where promised."""
 
 import itertools
-import sys
 import threading
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch.autograd import forward_ad
 
 from gradwire.torch import activations
 from gradwire.torch.activations.table import TABLE, Reads
+from tests.torch.activations.test_attach_surroundings import hooks_are_off
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 SEEDS = 50
@@ -160,10 +160,6 @@ def test_negative_views_and_huge_values_are_left() -> None:
     torch.testing.assert_close(second.weight.grad[0], 1e-3 * huge.sum(0))
 
 
-def on() -> object:
-    return torch._C._autograd._top_saved_tensors_default_hooks(True)
-
-
 def test_remove_inside_a_call_and_from_another_thread_ends_packing() -> None:
     model, x = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 8)), torch.randn(99, 64)
     for elsewhere, which in itertools.product((False, True), range(3)):
@@ -180,7 +176,7 @@ def test_remove_inside_a_call_and_from_another_thread_ends_packing() -> None:
         hook = model[which].register_forward_pre_hook(end)
         model(x)
         hook.remove()
-        assert on() is None
+        assert hooks_are_off()
         assert not any(each._forward_hooks or each._forward_pre_hooks for each in model.modules())
 
 
@@ -216,11 +212,11 @@ def test_roots_may_be_nested_and_call_themselves() -> None:
     activations.attach(inner.layer)
     activations.attach(model, rules={"0.layer": None, Recursive: 8})
     model(x).sum().backward()
-    assert on() is None
+    assert hooks_are_off()
     alone = Recursive()
     activations.attach(alone, rules={Recursive: 8})
     alone(x).sum().backward()
-    assert on() is None
+    assert hooks_are_off()
 
 
 def test_transforms_and_dual_numbers_are_right() -> None:
@@ -251,16 +247,3 @@ def test_scripts_are_refused_with_the_name_of_the_package() -> None:
     activations.attach(model)
     with pytest.warns(FutureWarning), pytest.raises(TypeError, match=r"gradwire.*remove\(\)"):
         torch.jit.script(model)
-
-
-def test_a_model_compiled_before_is_told() -> None:
-    model = nn.Sequential(nn.Linear(64, 64), nn.GELU())
-    call = torch.compile(model, backend="eager")
-    call(torch.randn(99, 64))
-    assert "torch._dynamo" in sys.modules
-    handle = activations.attach(model)
-    with pytest.raises(RuntimeError, match="gradwire packs no activations in a compiled model"):
-        call(torch.randn(99, 64))
-    handle.remove()
-    call(torch.randn(99, 64))
-    torch._dynamo.reset()

@@ -11,7 +11,7 @@ import gradwire
 import gradwire.torch
 from gradwire.errors import DeviceError, ExtensionError
 from gradwire.torch import backends
-from gradwire.torch.backends import cpu, cuda, dispatch, host
+from gradwire.torch.backends import cpu, cuda, dispatch, host, staging
 from gradwire.torch.backends.cuda import operators, trial
 from gradwire.torch.backends.cuda.trial import cases
 from gradwire.torch.cuda import build, library
@@ -44,7 +44,7 @@ def lost(monkeypatch):
     """Have the CPU, where emulated kernels run, stand for a device that is lost once told so."""
     emulate()
     found = SimpleNamespace(yet=False)
-    monkeypatch.setattr(host, "is_lost", lambda device: found.yet)
+    monkeypatch.setattr(staging, "is_lost", lambda device: found.yet)
     monkeypatch.setattr(trial, "is_lost", lambda device: found.yet)
     return found
 
@@ -153,6 +153,7 @@ class TestDevices:
         x = [torch.from_numpy(gradient(N, seed)) for seed in range(2)]
         for each, state in zip((cuda, cpu), states, strict=True):
             each.encode(codec, x[0], state, None)
+        library = operators._library
         plant("encode_bucket")
         lost.yet = is_lost
         with pytest.raises(RuntimeError, match="unspecified launch failure") as caught:
@@ -161,7 +162,7 @@ class TestDevices:
         if is_lost:
             assert "cpu is lost to this process (CUDA error: unspecified" in str(caught.value)
             assert "\n" not in str(caught.value)
-        monkeypatch.setattr(operators, "_library", "gradwire_emulated")
+        monkeypatch.setattr(operators, "_library", library)
         lost.yet = False
         assert same_state(states[0].state_dict(), states[1].state_dict())
         one, other = (
@@ -188,7 +189,7 @@ class TestDevices:
         def fault(self, tensor):
             raise RuntimeError(LAUNCH)
 
-        monkeypatch.setattr(host.Staging, "_copy", fault)
+        monkeypatch.setattr(staging.Staging, "_copy", fault)
         codec = gradwire.topk(0.05)
         for expected in (RuntimeError, DeviceError):
             with pytest.raises(RuntimeError, match="unspecified launch failure") as caught:
@@ -231,11 +232,11 @@ class TestDevices:
 
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream())
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-        assert [host.is_lost(GPU), host.is_lost(GPU)] == [False, True]
+        assert [staging.is_lost(GPU), staging.is_lost(GPU)] == [False, True]
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-        assert not host.is_lost(GPU)
+        assert not staging.is_lost(GPU)
         assert len(asked) == 2
-        assert not host.is_lost(CPU)
+        assert not staging.is_lost(CPU)
 
 
 class TestProcesses:

@@ -10,7 +10,7 @@ import torch
 import gradwire
 from gradwire import memory, quantize, sparsify
 from gradwire.errors import CorruptFrameError, NonFiniteError
-from gradwire.exchange.owners import owners_for
+from gradwire.exchange.frames import owners_for
 from gradwire.torch.backends import cpu, cuda
 from gradwire.torch.backends.cuda import encoding, merging
 from gradwire.torch.backends.cuda.states import init_state
@@ -238,3 +238,40 @@ def frame_of(numel, entries):
     codec = gradwire.Codec(sparsify=sparsify.TopK(ratio=1.0), memory=memory.NoMemory())
     frame = codec.encode(x, codec.init_state(numel))
     return torch.frombuffer(bytearray(bytes(frame)), dtype=torch.uint8)
+
+
+def test_no_header_leads_beyond_its_message():
+    frame = frame_of(40, dict.fromkeys(range(20), 1.0))
+    damaged = []
+    for at, length in ((32, -1), (40, -1), (32, -(2**63)), (40, len(frame)), (32, 999)):
+        damaged.append(frame.clone())
+        damaged[-1][at : at + 8].view(torch.int64).fill_(length)
+    damaged += [frame[:short] for short in (0, 1, 47, len(frame) - 1)]
+    for each in damaged:
+        bounds = [0, len(each), len(each), len(each) + len(frame)]
+        table = merging.heads(torch.cat((each, frame)), bounds, 2)
+        assert not table[0, :, 1].any()
+        assert table[1].tolist() == [[len(each), len(frame), 40, 20], [*table[1, 1, :1], 0, 0, 0]]
+
+
+@pytest.mark.parametrize("numel", [1, 130, 4097])
+def test_what_is_left_of_sums_is_added_to_a_residual_where_the_range_begins(numel):
+    codec = gradwire.topk(0.2, quantize=quantize.BFloat16())
+    rank = Rank([codec], [numel + 8], 0)
+    rank.encode(torch.zeros(numel + 8))
+    residual, sums = rank.there[0]._current()[1]["residual"], values(1, numel)
+    sums[::7] = 0
+    residual.copy_(values(3, numel + 8))
+    residual[5] = -0.0
+    residual[6::3][: numel // 4] *= 1e-38
+    frame = codec.encode(sums.numpy() * 1e-37, codec.init_state(numel))
+    left = sums * 1e-37 - torch.from_numpy(gradwire.decode(frame))
+    expected = residual.clone()
+    total = expected[5 : 5 + numel] + left
+    total[total.abs() < torch.finfo(torch.float32).tiny] = 0
+    expected[5 : 5 + numel] = torch.where(left == 0, expected[5 : 5 + numel], total)
+    data = torch.frombuffer(bytearray(bytes(frame)), dtype=torch.uint8)
+    assert (left == 0).any()
+    merged = merging._Range(0, codec, rank.there[0], 5, sums * 1e-37)
+    assert not merging._absorb(merged.sums, [merged], data, [len(data)])
+    assert residual.numpy().tobytes() == expected.numpy().tobytes(), "a negative zero stays"

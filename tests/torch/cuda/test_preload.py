@@ -1,6 +1,5 @@
 """All kernels are loaded before the first is launched: CUDA would wait to load one in between."""
 
-import ctypes
 import re
 import subprocess
 
@@ -26,8 +25,7 @@ def listed() -> list[str]:
 @pytest.fixture(scope="module")
 def loaded():
     """How many kernels were loaded since; of those from now on the device may refuse one."""
-    emulate()
-    return ctypes.CDLL(str(build(operators=True))).emulated_loaded
+    return emulate()._library.emulated_loaded
 
 
 def test_every_kernel_is_in_the_list_of_its_source() -> None:
@@ -40,7 +38,7 @@ def test_every_kernel_is_in_the_list_of_its_source() -> None:
 
 def test_every_instance_of_a_template_is_in_a_list() -> None:
     # Symbols as `void gradwire::code_tiles<gradwire::(anonymous namespace)::Entries>(...)`.
-    command = ["nm", "-C", "--defined-only", str(build(operators=True))]
+    command = ["nm", "-C", "--defined-only", str(build())]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     short = re.sub(r"(gradwire::|\(anonymous namespace\)::)", "", done.stdout)
     names = {each.partition("<")[0] for each in listed()}

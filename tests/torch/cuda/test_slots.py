@@ -8,7 +8,9 @@ import pytest
 import torch
 
 import gradwire
-from gradwire.torch.backends import cpu, cuda, host
+from gradwire.torch.backends import Bucket, cpu, cuda
+from gradwire.torch.backends.host import DeviceBucket
+from gradwire.torch.backends.staging import Staging
 from gradwire.torch.engine import step as steps
 from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.parameter import ParameterSlot, SizeLimit
@@ -186,10 +188,10 @@ def test_it_is_the_device_that_fills_and_reads_them(monkeypatch):
     (rank, _) = pair()
     rank.run(values(0))
     for name in ("encode", "write_header", "average", "read_headers", "pack"):
-        for kind in (cuda.buckets.CUDABucket, host.DeviceBucket, host.HostBucket):
+        for kind in (cuda.buckets.CUDABucket, DeviceBucket):
             if name in vars(kind):
                 monkeypatch.delattr(kind, name)
-        monkeypatch.setattr(cpu.Bucket, name, None, raising=True)
+        monkeypatch.setattr(Bucket, name, None, raising=True)
     _, error = rank.run(values(1))
     assert error is None
 
@@ -279,10 +281,8 @@ def test_an_average_that_overflows_is_named(at):
 
 def test_finite_values_whose_sum_overflows_are_no_error(monkeypatch):
     looked = []
-    finite = host.Staging.read
-    monkeypatch.setattr(
-        host.Staging, "read", lambda self, each: looked.append(1) or finite(self, each)
-    )
+    finite = Staging.read
+    monkeypatch.setattr(Staging, "read", lambda self, each: looked.append(1) or finite(self, each))
     (rank, _) = pair(check_result=True)
     x = values(0)
     x[1500:1540] = 1e37

@@ -75,7 +75,7 @@ def test_cases_are_all_presets_and_parts():
     assert len(titles) == len(every)
 
 
-@pytest.mark.skipif(RACES, reason="takes minutes; other tests watch the kernels")
+@pytest.mark.skipif(bool(RACES), reason="takes minutes; other tests watch the kernels")
 def test_kernels_that_are_right_pass_in_all_rows(monkeypatch):
     monkeypatch.setattr(encoding, "_seeded", set())
     found = trial.run(CPU, whole=True)

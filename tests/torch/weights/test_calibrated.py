@@ -128,14 +128,6 @@ def test_a_head_that_is_tied_to_an_embedding_keeps_the_nearest_codes():
         assert torch.equal(packed.head(torch.eye(32)), nearest.head(torch.eye(32)))
 
 
-def other_names(seen):
-    return {**seen, "7.weight": seen["0.weight"]}
-
-
-def other_width(seen):
-    return {"0.weight": seen["3.weight"]}
-
-
 class Interrupted(weights.COMQ):
     """A solver that is stopped in its second layer."""
 
@@ -148,11 +140,13 @@ class Interrupted(weights.COMQ):
 @pytest.mark.parametrize(
     ("options", "kind", "message"),
     [
-        ({"calibration": other_names}, ValueError, "this one has no weight '7.weight'"),
         (
-            {"calibration": other_width},
-            ValueError,
-            "'0.weight' has shape \\(64, 32\\), but its Gram",
+            {"calibration": lambda seen: {**seen, "7.weight": seen["0.weight"]}},
+            *(ValueError, "this one has no weight '7.weight'"),
+        ),
+        (
+            {"calibration": lambda seen: {"0.weight": seen["3.weight"]}},
+            *(ValueError, r"'0.weight' has shape \(64, 32\), but its Gram"),
         ),
         ({"rounding": weights.COMQ()}, ValueError, "pass calibration="),
         ({"prepare": weights.MagR()}, ValueError, "pass calibration="),
@@ -180,13 +174,6 @@ def test_layers_behind_packed_ones_are_calibrated_by_what_these_make():
     rules = {"*": quantize.Affine(2, 32)}
     plain = error(make(), rules, calibration=calibrated(make()))
     assert error(model, rules, calibration=seen) < 1.1 * plain
-    inputs_of = []
-    model[5].register_forward_pre_hook(lambda _, x: inputs_of.append(x[0]))
-    with torch.no_grad():
-        model(inputs())
-    (x,) = (each.double() for each in inputs_of)
-    assert model[5].packed.error() is not None
-    assert x.shape == (512, 64)
 
 
 # Budgets
@@ -242,17 +229,11 @@ def test_a_loss_that_fails_or_counts_on_training_leaves_the_model_as_it_was():
     assert [each.training for each in model.modules()] == modes
 
 
-@pytest.mark.parametrize(
-    ("bits", "message"),
-    [
-        (2.0, "2 bits per weight is not between 4"),
-        (12.0, "12 bits per weight is not between"),
-    ],
-)
-def test_a_budget_that_cannot_be_kept_or_spent_is_refused(bits, message):
+@pytest.mark.parametrize("bits", [2.0, 12.0])
+def test_a_budget_that_cannot_be_kept_or_spent_is_refused(bits):
     model = make()
     before = bytes_of(model)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"{bits:g} bits per weight is not between 4"):
         weights.pack(model, {"*": weights.Budget(bits, grid=quantize.Affine(4, 32))})
     assert unchanged(model, before)
 

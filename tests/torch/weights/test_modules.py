@@ -49,26 +49,20 @@ def error_of(y, wanted):
 # Products.
 
 
-@pytest.mark.parametrize("bits", range(1, 9))
+@pytest.mark.parametrize(
+    ("bits", "dtype"), [*((n, torch.float32) for n in range(1, 9)), *((4, d) for d in DTYPES[1:])]
+)
 @pytest.mark.parametrize("rows", ROWS)
-def test_a_layer_gives_x_times_its_decoded_weight_and_the_bias(rows, bits):
-    layer, x = linear(bits), some(rows, IN)
-    wanted = x.double() @ layer.weight.double().T + layer.bias.double()
-    assert error_of(layer(x), wanted) < 1e-5
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("rows", ROWS)
-def test_the_result_has_the_dtype_of_x_and_is_as_exact_as_it(rows, dtype):
-    layer = PackedLinear(packed())
-    x = some(rows, IN, dtype=dtype)
+def test_a_layer_gives_x_times_its_decoded_weight_and_the_bias(rows, bits, dtype):
+    layer, x = linear(bits), some(rows, IN, dtype=dtype)
     y, weight = layer(x), layer.weight
     if dtype is torch.bfloat16 and rows > 16:
         weight = weight.to(dtype)  # as is documented
-    wanted = x.double() @ weight.double().T
     assert y.dtype is dtype
-    # Half a unit of the last place of y, and what the sums lose.
-    assert error_of(y, wanted) < 1e-5 + (0 if dtype.itemsize > 2 else torch.finfo(dtype).eps / 2)
+    wanted = x.double() @ weight.double().T + layer.bias.double()
+    # Half a unit of the last place of y, of the product and of the sum; and what the sums lose.
+    most = 1e-14 if dtype is torch.float64 else 1e-5
+    assert error_of(y, wanted) < most + (0 if dtype.itemsize > 2 else torch.finfo(dtype).eps)
 
 
 @pytest.mark.parametrize("bits", [3, 4, 8])
@@ -82,13 +76,6 @@ def test_blocks_need_not_end_with_rows(block, bits):
     for rows in (3, 17):
         x = some(rows, IN)
         assert error_of(layer(x), x.double() @ layer.weight.double().T) < 1e-5
-
-
-@pytest.mark.parametrize("rows", ROWS)
-def test_float64_is_multiplied_in_float64(rows):
-    layer = PackedLinear(packed())
-    x = some(rows, IN).double() / 3
-    assert error_of(layer(x), x @ layer.weight.double().T) < 1e-14
 
 
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])
@@ -199,13 +186,6 @@ def test_gradients_of_x_and_bias_are_those_of_a_dense_layer(rows):
     torch.testing.assert_close(layer.bias.grad, dense.bias.grad)
 
 
-def test_gradients_are_what_differences_say():
-    layer = PackedLinear(packed(4, 16, block=16))
-    x = some(2, 16).double().requires_grad_()
-    assert torch.autograd.gradcheck(layer, (x,))
-    assert torch.autograd.gradgradcheck(layer, (x,))
-
-
 # What code expects of a module.
 
 
@@ -279,55 +259,34 @@ def test_copies_compute_the_same(through):
 
 
 def test_a_state_dict_holds_bytes_and_loads():
-    layer, other = linear(), PackedLinear(packed(bits=8), torch.zeros(OUT))
-    state = layer.state_dict()
-    assert list(state) == ["weight", "bias"]
-    assert state["weight"].dtype is torch.uint8
-    assert state["weight"].numpy().tobytes() == bytes(layer.packed.frame)
-    other.load_state_dict(state)
-    x = some(3, IN)
-    assert torch.equal(other(x), layer(x))
-    assert other.packed.bits == 4
-
-
-def test_a_state_dict_of_further_bits_loads():
     values = np.random.default_rng(0).normal(size=(8, 32)).astype(np.float32)
     nested = PackedLinear(pack(values, quantize.Affine(4, 32, "range"), more=(4,)))
-    assert list(nested.state_dict()) == ["weight", "weight.more.0"]
+    state = nested.state_dict()
+    assert list(state) == ["weight", "weight.more.0"]
+    assert state["weight"].numpy().tobytes() == bytes(nested.packed.frame)
     other = PackedLinear(pack(0 * values, quantize.Affine(2, 32)))
-    other.load_state_dict(nested.state_dict())
+    other.load_state_dict(state)
     assert torch.equal(other.weight, nested.weight)
     assert (other.packed.first_bits, other.packed.bits) == (4, 8)
     other.load_state_dict(PackedLinear(pack(values, quantize.Affine(2, 32))).state_dict())
     assert other.packed.bits == 2
 
 
-def dense_weight(state: dict[str, torch.Tensor]) -> None:
-    state["weight"] = torch.zeros(OUT, IN)
+SPOILED = {
+    "dense": lambda weight: torch.zeros(OUT, IN),
+    "flipped": lambda weight: torch.cat([weight[:-1], weight[-1:] ^ 1]),
+    "short": lambda weight: weight[:20],
+    "another shape": lambda weight: PackedLinear(packed(OUT, 64)).state_dict()["weight"],
+}
 
 
-def no_weight(state: dict[str, torch.Tensor]) -> None:
-    del state["weight"]
-
-
-def flipped(state: dict[str, torch.Tensor]) -> None:
-    state["weight"] = state["weight"].clone()
-    state["weight"][-1] ^= 1
-
-
-def short(state: dict[str, torch.Tensor]) -> None:
-    state["weight"] = state["weight"][:20]
-
-
-def other_shape(state: dict[str, torch.Tensor]) -> None:
-    state["weight"] = PackedLinear(packed(OUT, 64)).state_dict()["weight"]
-
-
-@pytest.mark.parametrize("spoil", [dense_weight, no_weight, flipped, short, other_shape])
-def test_a_state_dict_of_something_else_is_refused_and_changes_no_weight(spoil):
+@pytest.mark.parametrize("kind", [*SPOILED, "missing"])
+def test_a_state_dict_of_something_else_is_refused_and_changes_no_weight(kind):
     layer = linear()
     before, state = layer.weight, linear(8).state_dict()
-    spoil(state)
+    weight = state.pop("weight")
+    if kind in SPOILED:
+        state["weight"] = SPOILED[kind](weight)
     with pytest.raises(RuntimeError, match="weight"):
         layer.load_state_dict(state)
     assert torch.equal(layer.weight, before)
@@ -368,9 +327,8 @@ def test_an_embedding_decodes_the_rows_it_looks_up(shape, bits, dtype):
     assert torch.equal(rows, module.weight[indices.long()])
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
-def test_an_embedding_takes_indices_in_any_order_of_memory(dtype):
-    module, ids = PackedEmbedding(packed()), torch.arange(12, dtype=dtype).view(3, 4)
+def test_an_embedding_takes_indices_in_any_order_of_memory():
+    module, ids = PackedEmbedding(packed()), torch.arange(12).view(3, 4)
     slices = (ids.T, ids[:, -1:], ids[:, ::2], ids[1, ::2], ids[:, 1], ids[0, 0].expand(2, 3))
     for indices in (*slices, ids[:, :0], ids.flip(1)[:, 1:], ids[None, :, None, ::3]):
         assert torch.equal(module(indices), module.weight[indices.long()])
@@ -403,25 +361,20 @@ def model_for_graphs() -> nn.Module:
     return nn.Sequential(PackedEmbedding(packed()), linear(), nn.ReLU())
 
 
-@pytest.mark.parametrize("rows", [3, 40])
-def test_a_packed_model_compiles_to_one_graph(rows):
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_packed_model_compiles_to_one_graph(dynamic):
     torch._dynamo.reset()
-    model, x = model_for_graphs(), torch.arange(rows)
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    y = compiled(x)
-    assert torch.equal(y, model(x))
-    y.sum().backward()
-    ours, model[1].bias.grad = model[1].bias.grad, None
-    model(x).sum().backward()
-    assert torch.equal(ours, model[1].bias.grad)
-
-
-def test_a_compiled_layer_takes_any_number_of_rows():
-    torch._dynamo.reset()
-    layer = linear()
-    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager", dynamic=True)
+    model = model_for_graphs()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager", dynamic=dynamic)
     for rows in (2, 16, 17, 50):
-        assert torch.equal(compiled(some(rows, IN)), layer(some(rows, IN)))
+        x = torch.arange(rows)
+        y = compiled(x)
+        assert torch.equal(y, model(x))
+        model[1].bias.grad = None
+        y.sum().backward()
+        ours, model[1].bias.grad = model[1].bias.grad, None
+        model(x).sum().backward()
+        assert torch.equal(ours, model[1].bias.grad)
 
 
 def test_a_packed_model_is_exported_with_its_operators():
@@ -438,7 +391,7 @@ def test_a_packed_model_is_exported_with_its_operators():
 @pytest.mark.parametrize("rows", [3, 20])
 def test_operators_keep_what_they_promise_to_torch(rows):
     layer = PackedLinear(packed())
-    held, operators = layer._packed, torch.ops.gradwire
+    held, operators = layer._weights["weight"], torch.ops.gradwire
     of = (OUT, IN, list(held.grid))
     for kind, transposed in (("float32", False), ("int8", False), ("float32", True)):
         x = some(rows, OUT if transposed else IN).requires_grad_()
@@ -452,7 +405,7 @@ def test_operators_keep_what_they_promise_to_torch(rows):
 def test_what_other_devices_decode_is_what_the_core_decodes(bits):
     layer = PackedLinear(packed(bits=bits))
     other = weights.modules.ops.decoded(
-        layer._packed.frame, OUT, IN, layer._packed.grid, torch.float32
+        layer._weights["weight"].frame, OUT, IN, layer._weights["weight"].grid, torch.float32
     )
     assert torch.equal(other, layer.weight)
 

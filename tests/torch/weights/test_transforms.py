@@ -132,21 +132,6 @@ def test_transforms_give_what_they_give_for_dense_layers():
         torch.testing.assert_close(of(packed), of(dense), atol=1e-6, rtol=1e-5)
 
 
-def test_gradients_of_samples_for_parameters_that_are_left():
-    dense, packed = dense_and_packed()
-    batch = some(6, 16)
-
-    def of(model: nn.Module) -> Any:
-        biases = {n: p.detach() for n, p in model.named_parameters() if n.endswith("bias")}
-
-        def loss(biases: dict[str, torch.Tensor], x: torch.Tensor) -> Any:
-            return functional_call(model, biases, (x,)).square().sum()
-
-        return vmap(grad(loss), in_dims=(None, 0))(biases, batch)
-
-    torch.testing.assert_close(of(packed), of(dense), atol=1e-6, rtol=1e-5)
-
-
 def test_embeddings_are_looked_up_in_batches(recwarn):
     table = nn.Embedding(10, 16)
     weights.pack(table, {"*": FOUR})

@@ -4,6 +4,7 @@ import copy
 import io
 import pickle
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,31 +15,22 @@ from torch.nn import functional as F
 
 from gradwire import quantize
 from gradwire.torch import weights
-from gradwire.torch.weights import PackedEmbedding, PackedLinear
+from gradwire.torch.weights import PackedEmbedding
 
 FOUR = quantize.Affine(4, 64)
 DELTA = torch.ones(64, 64)
 
 
-def packed(dtype: torch.dtype = torch.float32) -> Any:
+def made(kind: Any, change: Callable[..., object], dtype: torch.dtype = torch.float32) -> Any:
     torch.manual_seed(0)
-    layer = nn.Linear(64, 64, dtype=dtype)
-    weights.pack(layer, {"*": FOUR})
+    layer = kind(64, 64, dtype=dtype)
+    change(layer, {"*": FOUR})
     return layer
 
 
-def rounded(dtype: torch.dtype = torch.float32) -> Any:
-    torch.manual_seed(0)
-    layer = nn.Linear(64, 64, dtype=dtype)
-    weights.straight_through(layer, {"*": FOUR})
-    return layer
-
-
-def looked_up() -> Any:
-    torch.manual_seed(0)
-    layer = nn.Embedding(64, 64)
-    weights.pack(layer, {"*": FOUR})
-    return layer
+packed = partial(made, nn.Linear, weights.pack)
+rounded = partial(made, nn.Linear, weights.straight_through)
+looked_up = partial(made, nn.Embedding, weights.pack)
 
 
 def augmented_data(layer: Any) -> None:
@@ -51,19 +43,11 @@ def merged_safely(layer: Any) -> None:
     layer.weight.data = weight
 
 
-def set_item(layer: Any) -> None:
-    layer.weight[0, 3] = 1.0
-
-
 def trained(layer: Any) -> None:
     weight = layer.weight
     optimizer = torch.optim.SGD([weight], 0.1)
     weight.grad = DELTA
     optimizer.step()
-
-
-def given_gradient(layer: Any) -> None:
-    layer.weight.grad = DELTA
 
 
 WRITES: dict[str, Callable[[Any], object]] = {
@@ -74,12 +58,12 @@ WRITES: dict[str, Callable[[Any], object]] = {
     "copy_": lambda m: m.weight.copy_(DELTA),
     "detach().copy_": lambda m: m.weight.detach().copy_(DELTA),
     "row": lambda m: m.weight[3].zero_(),
-    "setitem": set_item,
+    "setitem": lambda m: m.weight.__setitem__((0, 3), 1.0),
     "out=": lambda m: torch.add(DELTA, DELTA, out=m.weight),
     "inplace=True": lambda m: F.relu(m.weight, inplace=True),
     "foreach": lambda m: torch._foreach_mul_([DELTA.clone(), m.weight], 2.0),
     "nn.init.zeros_": lambda m: nn.init.zeros_(m.weight),
-    "clip_grad of a gradient": given_gradient,
+    "clip_grad of a gradient": lambda m: setattr(m.weight, "grad", DELTA),
     "requires_grad_": lambda m: m.weight.requires_grad_(),
     "set_": lambda m: m.weight.set_(DELTA),
     "resize_": lambda m: m.weight.resize_(3),
@@ -155,20 +139,14 @@ def test_copies_and_files_of_a_weight_are_plain_tensors(make):
 
 
 def test_a_weight_that_was_read_keeps_its_values():
-    layer, other = packed(), PackedLinear(weights_of(torch.zeros(64, 64)), torch.zeros(64))
+    layer, other = packed(), nn.Linear(64, 64)
+    nn.init.zeros_(other.weight)
+    weights.pack(other, {"*": FOUR})
     before = layer.weight
     expected = layer.weight.clone()
     layer.load_state_dict(other.state_dict())
     assert torch.equal(before, expected)
     assert not layer.weight.any()
-
-
-def weights_of(values: torch.Tensor) -> Any:
-    layer: Any = nn.Linear(values.shape[1], values.shape[0], bias=False)
-    with torch.no_grad():
-        layer.weight.copy_(values)
-    weights.pack(layer, {"*": FOUR})
-    return layer.packed
 
 
 def test_gradients_reach_a_rounded_parameter_through_its_view():

@@ -1,8 +1,15 @@
-"""Attaches packing to the modules of a model."""
+"""Attaches packing to the modules of a model.
+
+A hook after forward is not called after an interrupt from the keyboard, and is not there any more
+after it was removed. So a call of a module is in progress as long as its frame is on the stack.
+"""
 
 import contextlib
 import itertools
 import sys
+from collections.abc import Callable
+from functools import partial
+from types import FrameType
 from typing import Any, Self
 
 import torch
@@ -10,7 +17,6 @@ from torch import nn
 from torch.autograd import forward_ad
 
 from gradwire import _validate
-from gradwire.torch.activations.calls import Calls, current, is_live
 from gradwire.torch.activations.forms import Encoder
 from gradwire.torch.activations.report import ActivationReport, Tally
 from gradwire.torch.activations.saved import Origins, Packing, Saved
@@ -97,14 +103,15 @@ def attach(
     least = _validate.integer("least", least, low=1)
     seed = _validate.integer("seed", seed, low=0, high=2**64 - 1)
     packed, left = chosen(model, bits, rules)
-    every = dict(model.named_modules())
+    modules = dict(model.named_modules())
     for name in packed:
-        if any(isinstance(each, _Begin) for each in every[name]._forward_pre_hooks.values()):
+        hooks = modules[name]._forward_pre_hooks.values()
+        if any(isinstance(each, _Hook) and each.function is not None for each in hooks):
             raise ValueError(
                 f"activations of {name!r} are already packed: first call remove() on what attach() "
                 "returned"
             )
-    return PackedActivations(model, packed, left, (block, least, seed))
+    return PackedActivations(model, packed, left, block, least, seed)
 
 
 _SCRIPTED = (
@@ -129,34 +136,93 @@ class PackedActivations:
         model: nn.Module,
         packed: dict[str, tuple[int, Reads | Activation]],
         left: dict[str, str],
-        how: tuple[int, int, int],
+        block: int,
+        least: int,
+        seed: int,
     ) -> None:
-        (block, least, seed), every = how, dict(model.named_modules())
-        stream, self._origins = itertools.count(), Origins()
+        self._left, self._least, self._origins = left, least, Origins()
+        self._rows: dict[str, tuple[str, int, Tally]] = {}
+        # Hooks after forward stay for calls in progress, which they end.
+        self._begins, ends = contextlib.ExitStack(), contextlib.ExitStack()
+        self._calls = _Calls(ends)
+        modules, stream = dict(model.named_modules()), itertools.count()
         encoders = {
             bits: Encoder(bits, block, seed, stream)
             for bits in {each for each, _ in packed.values()}
         }
-        self._left = left
-        self._rows: dict[str, tuple[str, int, Tally]] = {}
-        self._begins, ends = contextlib.ExitStack(), contextlib.ExitStack()
-        self._calls = Calls(ends)
-        for name, (bits, reads) in packed.items():
-            module, tally = every[name], Tally()
-            self._rows[name] = type(module).__name__, bits, tally
-            begin = _Begin(reads, encoders[bits], self._origins, tally, least, self._calls)
+        for name, (own_bits, reads) in packed.items():
+            module, tally = modules[name], Tally()
+            self._rows[name] = type(module).__name__, own_bits, tally
+            begin = _Hook(partial(self._begin, reads, encoders[own_bits], tally))
             # Last before the module's own forward, and first after it: other hooks are outside.
-            pre = module.register_forward_pre_hook(begin, with_kwargs=True)
-            self._begins.callback(pre.remove)
-            end = module.register_forward_hook(_End(self._calls), prepend=True, always_call=True)
+            self._begins.callback(module.register_forward_pre_hook(begin, with_kwargs=True).remove)
+            end = module.register_forward_hook(_Hook(self._end), prepend=True, always_call=True)
             ends.callback(end.remove)
-        tallies = [tally for _, _, tally in self._rows.values()]
-        start = _Start(tallies, self._origins, self._calls)
-        self._begins.callback(model.register_forward_pre_hook(start, prepend=True).remove)
-        ends.callback(model.register_forward_hook(_Last(self._calls), always_call=True).remove)
+        start = model.register_forward_pre_hook(_Hook(self._start), prepend=True)
+        self._begins.callback(start.remove)
+        ends.callback(model.register_forward_hook(_Hook(self._last), always_call=True).remove)
         # What was compiled before does not call hooks: it is compiled again, which is refused.
         if "torch._dynamo" in sys.modules:
             torch._dynamo.reset()
+
+    def _start(self, *arguments: object) -> None:
+        """Begin a pass, before the model's forward."""
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            _end_dead_calls()
+            if self._calls.begin_root(_current()):
+                self._origins.forget()
+                for _, _, tally in self._rows.values():
+                    tally.reset()
+
+    def _last(self, *_: object) -> None:
+        self._calls.end(_current())
+
+    def _begin(
+        self,
+        reads: Reads | Activation,
+        encoder: Encoder,
+        tally: Tally,
+        module: nn.Module,
+        inputs: tuple[object, ...],
+        named: dict[str, object],
+    ) -> None:
+        """Pack, from here on, what a module saves."""
+        if torch.compiler.is_compiling():
+            _refuse()
+        # In a backward pass a checkpoint runs layers again, whose tensors are read at once.
+        if not torch.is_grad_enabled() or torch._C._current_graph_task_id() != -1:
+            return
+        _end_dead_calls()
+        active, call = _active(), _current()
+        if active is None or isinstance(active, Packing):
+            why = _other_use()
+        else:
+            why = "other hooks for saved tensors are on"
+        if why is not None:
+            tally.leave(why, 0)
+        elif self._calls.begin(call):
+            packing = Packing(
+                module,
+                (*inputs, *named.values()),
+                reads,
+                encoder,
+                self._origins,
+                tally,
+                self._least,
+                call,
+                self._calls.is_packed,
+            )
+            torch._C._autograd._push_saved_tensors_default_hooks(packing.pack, Saved.tensor)
+
+    def _end(self, *_: object) -> None:
+        """End the packing of a module, also if its forward raised."""
+        call = _current()
+        _end_dead_calls()
+        active = _active()
+        if isinstance(active, Packing) and active.call is call:
+            torch._C._autograd._pop_saved_tensors_default_hooks()
+            active.end()
+        self._calls.end(call)
 
     def report(self) -> ActivationReport:
         """Return the bytes saved, and the bytes kept, since the model was last called.
@@ -182,13 +248,17 @@ class PackedActivations:
 
 
 class _Hook:
-    """A hook that does nothing: it replaces the hooks below in copies and pickles."""
+    """A hook of `attach`; in copies and pickles of a model it does nothing."""
+
+    def __init__(self, function: Callable[..., None] | None = None) -> None:
+        self.function = function
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return _Hook, ()
 
-    def __call__(self, *_: Any) -> None:
-        """Do nothing."""
+    def __call__(self, *arguments: Any) -> None:
+        if self.function is not None:
+            self.function(*arguments)
 
     def __getattr__(self, name: str) -> Any:
         if name == "__name__":  # as torch.jit.script asks first
@@ -196,94 +266,92 @@ class _Hook:
         raise AttributeError(name)
 
 
-class _Start(_Hook):
-    """The hook before the model's forward: a pass begins."""
-
-    def __init__(self, tallies: list[Tally], origins: Origins, calls: Calls) -> None:
-        self._tallies, self._origins, self._calls = tallies, origins, calls
-
-    def __call__(self, *_: Any) -> None:
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            _settle()
-            if self._calls.begin_root(current()):
-                self._origins.forget()
-                for each in self._tallies:
-                    each.reset()
+_CALL = nn.Module._call_impl.__code__
 
 
-class _Last(_Hook):
-    """The hook after the model's forward."""
-
-    def __init__(self, calls: Calls) -> None:
-        self._calls = calls
-
-    def __call__(self, *_: Any) -> None:
-        self._calls.end(current())
+def _current() -> FrameType:
+    """Return the frame of the module call whose hook has called the function that asks."""
+    frame: FrameType | None = sys._getframe(3)
+    while frame is not None and frame.f_code is not _CALL:
+        frame = frame.f_back
+    return frame or sys._getframe(3)
 
 
-class _Begin(_Hook):
-    """The hook before a module's forward: from here on, its saved tensors are packed."""
-
-    def __init__(
-        self,
-        reads: Reads | Activation,
-        encoder: Encoder,
-        origins: Origins,
-        tally: Tally,
-        least: int,
-        calls: Calls,
-    ) -> None:
-        self._how, self._tally, self._calls = (reads, encoder, origins, tally, least), tally, calls
-
-    def __call__(
-        self, module: nn.Module, inputs: tuple[object, ...], named: dict[str, object], *_: Any
-    ) -> None:
-        if torch.compiler.is_compiling():
-            _refuse()
-        # In a backward pass a checkpoint runs layers again, whose tensors are read at once.
-        if not torch.is_grad_enabled() or torch._C._current_graph_task_id() != -1:
-            return
-        _settle()
-        on, call = _on(), current()
-        why = _other_use() if on is None or isinstance(on, Packing) else _OTHERS
-        if why is not None:
-            self._tally.leave(why, 0)
-        elif self._calls.begin(call):
-            every = (*inputs, *named.values())
-            packing = Packing(module, every, *self._how, call, self._calls.is_packed)
-            torch._C._autograd._push_saved_tensors_default_hooks(packing.pack, Saved.tensor)
+def _is_live(call: FrameType, frame: FrameType | None = None) -> bool:
+    """Return whether a call is on the stack that ends with a frame: this thread's, by default."""
+    frame = frame or sys._getframe(1)
+    while frame is not None and frame is not call:
+        frame = frame.f_back
+    return frame is not None
 
 
-class _End(_Hook):
-    """The hook after a module's forward, also if it raised."""
+class _Calls:
+    """The calls in progress, in all threads, of the modules of one attachment.
 
-    def __init__(self, calls: Calls) -> None:
-        self._calls = calls
+    ``ends`` removes the hooks after forward.
+    """
 
-    def __call__(self, *_: Any) -> None:
-        call = current()
-        _settle()
-        on = _on()
-        if isinstance(on, Packing) and on.call is call:
-            torch._C._autograd._pop_saved_tensors_default_hooks()
-            on.end()
-        self._calls.end(call)
+    def __init__(self, ends: contextlib.ExitStack) -> None:
+        self._ends, self._is_open = ends, True
+        self._modules, self._roots = set[FrameType](), set[FrameType]()
+
+    def is_packed(self, call: FrameType) -> bool:
+        """Return whether what a call saves is to be packed."""
+        return self._is_open and _is_live(call)
+
+    def begin(self, call: FrameType) -> bool:
+        """Add the call of a module, and return whether it is to be packed."""
+        self._modules.add(call)
+        if not self._is_open:
+            self.end(call)
+        return self._is_open
+
+    def begin_root(self, call: FrameType) -> bool:
+        """Add a call of the model, and return whether no other one is in progress here."""
+        outer = any(map(_is_live, self._roots.copy()))
+        if not outer:
+            self._roots = _running(self._roots)
+            self._modules = _running(self._modules)
+        self._roots.add(call)
+        return not outer
+
+    def end(self, call: FrameType) -> None:
+        """Forget a call, and remove the hooks if it was the last one since `close`."""
+        self._modules.discard(call)
+        self._roots.discard(call)
+        # After an exception torch loops over the hooks, which must stay then.
+        if not (self._is_open or self._modules or self._roots) and sys._getframe(3) is not call:
+            self._ends.close()
+
+    def close(self) -> None:
+        """Pack no more, and remove the hooks as soon as no call is in progress."""
+        self._is_open = False
+        self._modules, self._roots = _running(self._modules), _running(self._roots)
+        if not self._modules and not self._roots:
+            self._ends.close()
 
 
-_OTHERS = "other hooks for saved tensors are on"
+def _running(calls: set[FrameType]) -> set[FrameType]:
+    """Return those of these calls that are on the stack of any thread."""
+    if not calls:
+        return calls
+    stacks = list(sys._current_frames().values())
+    return {call for call in calls.copy() if any(_is_live(call, each) for each in stacks)}
 
 
-def _on() -> object:
-    """Return the owner of the active hooks: a `Packing`, another object, or None."""
+def _active() -> object:
+    """Return the owner of the active hooks for saved tensors: a `Packing`, another, or None."""
     top = torch._C._autograd._top_saved_tensors_default_hooks(True)
     return None if top is None else getattr(top[0], "__self__", top)
 
 
-def _settle() -> None:
+def _end_dead_calls() -> None:
     """End the packing of calls that were left without the hook after them, as by an interrupt."""
-    while isinstance(on := _on(), Packing) and (on.call is None or not is_live(on.call)):
+    while isinstance(active := _active(), Packing):
+        if active.call is not None and _is_live(active.call):
+            return
         torch._C._autograd._pop_saved_tensors_default_hooks()
-        on.end()
+        active.end()
 
 
 def _other_use() -> str | None:

@@ -27,7 +27,7 @@ and groups may differ by so much within a frame."""
 
 
 class Form(Protocol):
-    """The entries of a tensor in a packed form."""
+    """The entries of a tensor in a packed form, of `nbytes`."""
 
     @property
     def nbytes(self) -> int:
@@ -38,14 +38,10 @@ class Form(Protocol):
 
 
 class Encoder:
-    """Encodes values; no two tensors are rounded with the same random numbers.
+    """Encodes values, rounded stochastically between the minimum and maximum of a block.
 
-    Parameters
-    ----------
-    bits, block, seed
-        As of `Affine`, which rounds stochastically between the minimum and maximum of a block.
-    stream : iterator of int
-        Numbers the tensors; several encoders share one.
+    ``stream``, which several encoders share, numbers the tensors: no two are rounded with the same
+    random numbers.
     """
 
     def __init__(self, bits: int, block: int, seed: int, stream: "itertools.count[int]") -> None:
@@ -67,8 +63,8 @@ class Encoder:
             return self.by_operators(flat, peak, stream)
         state = self._codec.init_state(flat.numel(), stream=stream)
         frame = torch.empty(self._codec.max_encoded_len(flat.numel()), dtype=torch.uint8).numpy()
-        array, bfloat16 = _shared(flat)
-        self._codec._encode_into(array, state, frame, None, bfloat16)
+        bfloat16 = flat.dtype is torch.bfloat16
+        self._codec._encode_into(_shared(flat), state, frame, None, bfloat16)
         return _Frame(frame, flat)
 
     def by_operators(self, flat: torch.Tensor, peak: float, stream: int) -> Form:
@@ -100,14 +96,13 @@ class _Frame:
     def values(self) -> torch.Tensor:
         narrow = self._dtype is torch.bfloat16
         out = torch.empty(self._numel, dtype=self._dtype if narrow else torch.float32)
-        _native.packed_rows(self._frame, self._numel, 0, 1, _shared(out)[0])
+        _native.packed_rows(self._frame, self._numel, 0, 1, _shared(out))
         return out.to(self._dtype) if self._dtype is torch.float16 else out
 
 
-def _shared(x: torch.Tensor) -> tuple[NDArray[Any], bool]:
-    """Return an array that shares the memory of a tensor, and whether it has bfloat16 as uint16."""
-    narrow = x.dtype is torch.bfloat16
-    return (x.view(torch.uint16) if narrow else x).numpy(), narrow
+def _shared(x: torch.Tensor) -> NDArray[Any]:
+    """Return an array that shares the memory of a tensor; bfloat16 as uint16."""
+    return (x.view(torch.uint16) if x.dtype is torch.bfloat16 else x).numpy()
 
 
 class _Codes:
@@ -134,17 +129,7 @@ class _Codes:
 
 
 class Bits:
-    """A form for tensors of two values, one bit per entry.
-
-    Parameters
-    ----------
-    chosen : torch.Tensor
-        bool, of one dimension.
-    values : tuple of float
-        The values of entries that are not chosen, and of those that are.
-    dtype : torch.dtype
-        Of the values.
-    """
+    """A form for tensors of two values: that of entries that are not chosen, and of the others."""
 
     __slots__ = ("__weakref__", "_bits", "_dtype", "_numel", "_values")
 
@@ -183,8 +168,7 @@ def looked_up(table: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
     """Return the entries of a small table, which is on the CPU, at positions on any device."""
     if not at.is_cpu:
         return table.to(at.device)[at.to(torch.int64)]
-    array, _ = _shared(table)
-    return torch.from_numpy(array.take(at.numpy())).view(table.dtype)
+    return torch.from_numpy(_shared(table).take(at.numpy())).view(table.dtype)
 
 
 class Groups:

@@ -11,8 +11,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from gradwire.torch.activations.forms import Bits, Encoder, Form, Groups, Shape
 from gradwire.torch.activations.report import Tally
-from gradwire.torch.activations.slopes import Slope
-from gradwire.torch.activations.table import Activation, Reads, by_channel, group_entries
+from gradwire.torch.activations.table import Activation, Reads, Slope, by_channel, group_entries
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _PLAIN = (torch.Tensor, nn.Parameter)
@@ -75,18 +74,9 @@ class Origins:
 
 
 class Saved:
-    """The object that torch saves instead of a tensor.
+    """The object that torch saves instead of a tensor: without a form, it keeps the tensor itself.
 
-    Parameters
-    ----------
-    x : torch.Tensor
-        The tensor.
-    origin : Origin, optional
-        Origin of the tensor.
-    form : Form, optional
-        The packed form; None keeps the tensor itself.
-    dense : bool
-        Whether the tensor fills its memory without gaps.
+    A dense tensor fills its memory without gaps.
     """
 
     __slots__ = ("_form", "_origin", "_seen", "_shape", "_stride", "_version")
@@ -133,26 +123,9 @@ class Saved:
 
 
 class Packing:
-    """One call of a module, whose saved tensors are packed.
+    """One call of a module, whose saved tensors of at least so many entries are packed.
 
-    Parameters
-    ----------
-    module : torch.nn.Module
-        The module.
-    inputs : tuple
-        Its inputs.
-    reads : Reads or callable
-        Tells what its backward reads.
-    encoder : Encoder
-    origins : Origins
-    tally : Tally
-        Counts the saved and kept bytes.
-    least : int
-        Tensors with fewer entries are left.
-    call : FrameType
-        The frame of the call.
-    is_on : callable
-        Whether the call still is in progress, and packed.
+    ``is_on`` tells whether the call still is in progress, and packed.
     """
 
     def __init__(
@@ -186,9 +159,8 @@ class Packing:
         """Return the object to save for a tensor: torch's pack hook."""
         if self.call is None or not self._is_on(self.call):
             return Saved(x)
-        for each in self._own:
-            if x is each:
-                return Saved(x)
+        if any(x is each for each in self._own):
+            return Saved(x)
         if type(x) not in _PLAIN or x.layout is not torch.strided or x.is_meta:
             self._tally.leave("tensors that are not contiguous", 0)
             return Saved(x)

@@ -1,18 +1,132 @@
-"""The table of modules, and what their backward reads of saved tensors."""
+"""The table of modules, and what their backward reads of saved tensors.
+
+Backward of an element-wise activation multiplies by the derivative f'(x). So f'(x) is coded,
+rounded without bias, and what is unpacked is a value with that derivative. ReLU has two slopes, so
+a bit per entry is exact.
+"""
 
 import enum
+import functools
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from gradwire import _rules, _validate
-from gradwire.torch.activations.slopes import Slope
+from gradwire.torch.activations.forms import Bits, Encoder, Form, looked_up
+
+_POINTS = 4096
+_GAP = 32
+"""Slopes further apart than a part of their range are not bridged: those of ELU(0.3) are 0 to 0.3,
+and 1. No value has one between, so a bit tells the sides apart."""
+
+_STEEP = 1e6
+"""Slopes that differ by more have no bounds, as those of CELU(-0.5), and are not coded."""
+
+
+class Slope(NamedTuple):
+    """The derivative of an activation, as torch computes it of the tensor that it saves."""
+
+    #: Called with a gradient, the tensor and `arguments`, as aten's.
+    backward: Callable[..., torch.Tensor]
+    arguments: tuple[Any, ...] = ()
+    #: Between which the tensor lies, if it is a result.
+    domain: tuple[float, float] = (-float("inf"), float("inf"))
+
+    def of(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the slopes at values, in their dtype."""
+        return self.backward(torch.ones_like(x), x, *self.arguments)
+
+    def form(self, flat: torch.Tensor, encoder: Encoder) -> Form | str:
+        """Return the packed form of values, or the reason why there is none."""
+        table, slopes = _table(self, flat.dtype), self.of(flat)
+        above = None
+        if table.high - table.low > _STEEP:
+            return "slopes without bounds"
+        if table.split is not None:
+            above = Bits(slopes > table.split, (float(table.values[0]), table.above), flat.dtype)
+            if len(table.values) == 1:
+                return above
+            slopes = slopes.clamp_max(table.high)
+        codes = encoder.encode(slopes.to(torch.float32))
+        return codes if isinstance(codes, str) else Slopes(codes, above, table)
+
+
+class _Table(NamedTuple):
+    """Values with given slopes, at equal distances from `low` to `high`."""
+
+    values: torch.Tensor
+    low: float
+    high: float
+    #: Slopes above it are one slope, that of the value `above`.
+    split: float | None
+    above: float
+
+
+class Slopes:
+    """Codes of slopes, and a bit per entry where they have a gap."""
+
+    __slots__ = ("__weakref__", "_above", "_codes", "_table")
+
+    def __init__(self, codes: Form, above: Bits | None, table: _Table) -> None:
+        self._codes, self._above, self._table = codes, above, table
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in packed form."""
+        return self._codes.nbytes + (0 if self._above is None else self._above.nbytes)
+
+    def values(self) -> torch.Tensor:
+        """Return values with these slopes, one-dimensional."""
+        values, low, high = self._table[:3]
+        place = self._codes.values().sub_(low).mul_((len(values) - 1) / (high - low)).add_(0.5)
+        found = looked_up(values, place.clamp_(0, len(values) - 1).to(torch.int32))
+        if self._above is not None:
+            found.masked_fill_(self._above.chosen(), self._table.above)
+        return found
+
+
+@functools.lru_cache
+def _table(slope: Slope, dtype: torch.dtype) -> _Table:
+    """Return values for all slopes, which are found by trying."""
+    x = torch.unique(_tried(slope).to(dtype))
+    slopes = slope.of(x).to(torch.float64)
+    x, slopes = x[slopes.isfinite()], slopes[slopes.isfinite()]
+    ends = {float(slopes[at]): x[at] for at in (0, -1)}  # of saturation
+    slopes, order = slopes.sort(stable=True)
+    x, split, above = x[order], None, float(x[order[-1]])
+    if len(slopes) > 1:
+        gap, at = slopes.diff().max(0)
+        if gap * _GAP > slopes[-1] - slopes[0]:
+            split = float(slopes[at] + gap / 2)
+            x, slopes = x[: at + 1], slopes[: at + 1]
+    low, high = float(slopes[0]), float(slopes[-1])
+    if low == high:
+        return _Table(x[:1], low, high, high if split is None else split, above)
+    wanted = torch.linspace(low, high, _POINTS, dtype=torch.float64)
+    after = torch.searchsorted(slopes, wanted).clamp_(1, len(slopes) - 1)
+    nearer = wanted - slopes[after - 1] < slopes[after] - wanted
+    values = x[after - nearer.to(torch.int64)]
+    for end, value in ends.items():
+        if low <= end <= high:
+            values[round((end - low) / (high - low) * (_POINTS - 1))] = value
+    return _Table(values, low, high, split, above)
+
+
+def _tried(slope: Slope) -> torch.Tensor:
+    """Return values of all sizes, and those at, beside and between the bounds of the activation."""
+    bounds = np.array([each for each in slope.arguments if isinstance(each, float)], np.float64)
+    beside = [bounds * (1 + way) for way in (-1e-2, -1e-7, 0.0, 1e-7, 1e-2)]
+    between = np.add.outer(bounds, bounds).ravel() / 2
+    sizes = np.geomspace(1e-6, 1e4, 1 << 15)
+    every = np.concatenate([-sizes, [0.0], sizes, *beside, between])
+    return torch.from_numpy(every.clip(*slope.domain)).clamp_(-6e4, 6e4)
 
 
 class Reads(enum.Enum):
@@ -61,26 +175,21 @@ def _bounded(module: Any) -> Slope:
     return Slope(_aten.hardtanh_backward, (float(module.min_val), float(module.max_val)))
 
 
+def _of_dims(*names: str) -> list[type[nn.Module]]:
+    """Return the classes of one to three dimensions, such as Conv1d, Conv2d and Conv3d."""
+    return [getattr(nn, f"{name}{dims}d") for name in names for dims in (1, 2, 3)]
+
+
 TABLE: dict[type[nn.Module], Reads | Activation] = {
-    nn.Linear: Reads.VALUES,
-    nn.Conv1d: Reads.VALUES,
-    nn.Conv2d: Reads.VALUES,
-    nn.Conv3d: Reads.VALUES,
-    nn.ConvTranspose1d: Reads.VALUES,
-    nn.ConvTranspose2d: Reads.VALUES,
-    nn.ConvTranspose3d: Reads.VALUES,
-    nn.Embedding: Reads.VALUES,
-    nn.EmbeddingBag: Reads.VALUES,
-    nn.BatchNorm1d: Reads.NORMED,
-    nn.BatchNorm2d: Reads.NORMED,
-    nn.BatchNorm3d: Reads.NORMED,
-    nn.SyncBatchNorm: Reads.NORMED,
-    nn.InstanceNorm1d: Reads.NORMED,
-    nn.InstanceNorm2d: Reads.NORMED,
-    nn.InstanceNorm3d: Reads.NORMED,
-    nn.GroupNorm: Reads.NORMED,
-    nn.LayerNorm: Reads.NORMED,
-    nn.RMSNorm: Reads.NORMED,
+    **dict.fromkeys(
+        (nn.Linear, nn.Embedding, nn.EmbeddingBag, *_of_dims("Conv", "ConvTranspose")), Reads.VALUES
+    ),
+    **dict.fromkeys((nn.SyncBatchNorm, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm), Reads.NORMED),
+    **dict.fromkeys(_of_dims("BatchNorm", "InstanceNorm"), Reads.NORMED),
+    **dict.fromkeys((nn.Dropout, *_of_dims("Dropout")), Reads.SCALED),
+    **dict.fromkeys(
+        _of_dims("AvgPool", "AdaptiveAvgPool", "MaxPool", "AdaptiveMaxPool"), Reads.SHAPE
+    ),
     nn.ReLU: lambda _: Slope(_aten.threshold_backward, (0.0,)),
     nn.LeakyReLU: lambda module: Slope(
         _aten.leaky_relu_backward, (float(module.negative_slope), False)
@@ -101,22 +210,6 @@ TABLE: dict[type[nn.Module], Reads | Activation] = {
     # Of these two, results are saved.
     nn.Sigmoid: lambda _: Slope(_aten.sigmoid_backward, (), (0.0, 1.0)),
     nn.Tanh: lambda _: Slope(_aten.tanh_backward, (), (-1.0, 1.0)),
-    nn.Dropout: Reads.SCALED,
-    nn.Dropout1d: Reads.SCALED,
-    nn.Dropout2d: Reads.SCALED,
-    nn.Dropout3d: Reads.SCALED,
-    nn.AvgPool1d: Reads.SHAPE,
-    nn.AvgPool2d: Reads.SHAPE,
-    nn.AvgPool3d: Reads.SHAPE,
-    nn.AdaptiveAvgPool1d: Reads.SHAPE,
-    nn.AdaptiveAvgPool2d: Reads.SHAPE,
-    nn.AdaptiveAvgPool3d: Reads.SHAPE,
-    nn.MaxPool1d: Reads.SHAPE,
-    nn.MaxPool2d: Reads.SHAPE,
-    nn.MaxPool3d: Reads.SHAPE,
-    nn.AdaptiveMaxPool1d: Reads.SHAPE,
-    nn.AdaptiveMaxPool2d: Reads.SHAPE,
-    nn.AdaptiveMaxPool3d: Reads.SHAPE,
 }
 """Modules whose backward stands noise.
 

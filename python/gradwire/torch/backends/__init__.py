@@ -2,6 +2,7 @@
 
 ============  ==================================================================================
 ``dispatch``  chooses the backend for a tensor; `Backend` is the interface
+``staging``   copies between a device and the host, and devices that are lost
 ``cpu``       tensors on the CPU, in place; its `Bucket` is the base class of the others
 ``host``      tensors on any device, through copies on the host
 ``cuda``      tensors on a GPU, in place, with the kernels of the extension
@@ -21,7 +22,7 @@ states and the same errors.
    a few words per parameter: sizes, counts, and whether a gradient was zero. Headers go to the
    start of a slot by `Bucket.write_header`. An error there occurs before any state has changed. If
    the device does all that by itself, by `Bucket.fill`, this thread does not wait:
-   `FilledSlot.average` later reads the outcome and the frames of all ranks at once.
+   `cuda.slots.FilledSlot.average` later reads the outcome and the frames of all ranks at once.
 3. The *receiving* thread reads the headers of all slots by `Bucket.read_headers`, decodes the
    frames of all ranks with one call, in the order of ranks, or writes summed entries.
    `Bucket.resolve` hands the result over, ordered before any later work of the caller's stream.
@@ -38,7 +39,6 @@ arrays may lie on the device until someone asks for them.
 
 from gradwire.torch.backends.cpu import (
     Bucket,
-    FilledSlot,
     SlotAverages,
     SlotFacts,
     SlotOrder,
@@ -60,7 +60,6 @@ __all__ = [
     "Backend",
     "BackendInUse",
     "Bucket",
-    "FilledSlot",
     "SlotAverages",
     "SlotFacts",
     "SlotOrder",

@@ -23,6 +23,7 @@ from gradwire import _native
 from gradwire._codec import Codec
 from gradwire.frame import Frame
 from gradwire.state import State
+from gradwire.torch.backends.staging import IN_PLACE, Staging
 
 name = "cpu"
 waits = False
@@ -37,19 +38,10 @@ FrameBytes: TypeAlias = Frame | Buffer | torch.Tensor  # one to decode; a tensor
 # gradient was zero, nanoseconds.
 Table: TypeAlias = NDArray[np.int64]
 
-
-class Encoded(Protocol):
-    """A parameter that is encoded."""
-
-    codec: Codec
-    state: Any
-
-
 _HEADER_NBYTES = 48
 _SECTIONS = struct.Struct("<QQ")  # bytes of both sections, in the header of a frame
 _SECTIONS_AT = 32
 
-_CPU = torch.device("cpu")
 _CORE = operator.attrgetter("_codec")  # the codec of the core
 _scratch = threading.local()
 
@@ -187,44 +179,61 @@ def held(state: Any) -> list[object]:
     return [each.tobytes() if isinstance(each, np.ndarray) else each for each in kept]
 
 
-# Buckets -----------------------------------------------------------------------------------------
-
-
 def bucket(buffer: torch.Tensor, on_device: bool = False) -> "Bucket":
     """Return a bucket that works on its buffer in place."""
     del on_device  # where the frames are, in any case
-    return Bucket(buffer, torch.futures.Future())
+    return Bucket(buffer)
+
+
+class Encoded(Protocol):
+    """A parameter that is encoded."""
+
+    codec: Codec
+    state: Any
 
 
 class Bucket:
-    """The gradients of one bucket, until their average replaces them; here on the CPU.
+    """The gradients of one bucket, until their average replaces them; encoded by the core.
 
     ``buffer`` is the caller's: floating-point numbers of shape (entries,), or a sparse tensor.
     ``future`` is resolved with it, or for a sparse one with another sparse tensor.
+
+    The core reads and writes what ``stage`` fetches: the buffer itself, or a copy on the host. The
+    sending thread makes that when it first needs it, and waits for the device there. The copy back
+    is only queued, and the future is resolved after it in the device's order.
 
     Positions count entries of the flat buffer. Frames are in tensors of bytes. Methods with a loss
     scale divide values by it when reading, and multiply when writing.
     """
 
-    __slots__ = ("_result", "buffer", "dtype", "frames_on", "future", "itemsize", "nbytes")
+    __slots__ = (
+        *("_after", "_fetched", "_frames", "_result", "_stage"),
+        *("buffer", "dtype", "frames_on", "future", "itemsize", "nbytes"),
+    )
 
-    def __init__(self, buffer: torch.Tensor, future: "torch.futures.Future[torch.Tensor]") -> None:
+    def __init__(self, buffer: torch.Tensor, stage: Staging = IN_PLACE) -> None:
         self.buffer = buffer
-        self.future = future
         self.dtype = buffer.dtype  # of the gradients
         self.itemsize = buffer.element_size()  # bytes of an entry
         self.nbytes = buffer.numel() * self.itemsize  # of all entries
-        self.frames_on = _CPU  # the device on which frames are written, gathered and read
+        self.frames_on = IN_PLACE.device  # where frames are written, gathered and read
+        self.future = stage.future()
+        self._stage = stage
+        self._frames: Staging = IN_PLACE  # copies between the host and where frames are
+        self._after: Any = stage.mark()
+        self._fetched: torch.Tensor | None = None
         self._result = buffer
 
     @property
     def values(self) -> torch.Tensor:
-        """The flat tensor with the gradients, and later their averages."""
-        return self.buffer
+        """The flat tensor with the gradients, and later their averages, for torch's operations."""
+        return self._on_host()
 
-    def core(self) -> "Bucket":
-        """Return a bucket with the same gradients on the CPU, for the core; a copy if necessary."""
-        return self
+    def _on_host(self) -> torch.Tensor:
+        """Return the gradients on the host, for the core; a copy is made once."""
+        if self._fetched is None:
+            self._fetched = self._stage.fetch(self.buffer, self._after)
+        return self._fetched
 
     # Both threads -----------------------------------------------------------------------------
 
@@ -232,13 +241,16 @@ class Bucket:
         """Return a mark (an event) after the work that this thread has queued on the device.
 
         That work uses these tensors, which belong to the other thread: their memory must not be
-        reused before the mark.
+        reused before the mark. None where threads wait for what reads frames on the host.
         """
-        del tensors
+        for each in tensors:
+            self._frames.keep(each)
+        return self._frames.mark()
 
     def follow(self, mark: Any) -> None:
         """Order further device work of this thread after a mark of the other thread."""
-        del mark
+        if mark is not None:
+            self._frames.follow(mark)
 
     # The sending thread -----------------------------------------------------------------------
 
@@ -252,6 +264,7 @@ class Bucket:
 
     def wait(self) -> None:
         """Wait for the work that was queued on the caller's stream before the bucket was made."""
+        self._stage.wait(self._after)
 
     def encode(
         self,
@@ -273,7 +286,7 @@ class Bucket:
         unchanged.
         """
         return _native.encode_bucket(
-            _array(self.values),
+            _array(self._on_host()),
             scale,
             list(map(_CORE, codecs)),
             states,
@@ -301,15 +314,16 @@ class Bucket:
         and `owners` the number of the owner of each range, the rank that sums it.
         """
         del codecs, counts
-        parts = _native.split_bucket(frames.numpy(), sizes, bounds, owners, ranks)
-        return [torch.from_numpy(part) for part in parts]
+        data = self._frames.read(frames[: sum(sizes)]).numpy()
+        parts = _native.split_bucket(data, sizes, bounds, owners, ranks)
+        return [self._frames.upload(torch.from_numpy(part)) for part in parts]
 
     def gradient(self, start: int, stop: int, scale: float) -> NDArray[Any]:
         """Return a gradient on the host, for parts and schedules written in Python.
 
         Valid until the next call in the same thread.
         """
-        gradient = self.values[start:stop]
+        gradient = self._on_host()[start:stop]
         if scale == 1.0 and gradient.dtype != torch.bfloat16:
             return gradient.numpy()
         # Converted to float32 first: dividing in float16 would underflow small gradients.
@@ -321,11 +335,11 @@ class Bucket:
         del parameters
         return False
 
-    def fill(self, slot: torch.Tensor, order: "SlotOrder") -> "FilledSlot":
+    def fill(self, slot: torch.Tensor, order: "SlotOrder") -> Any:
         """Let the device fill a slot by itself: frames, uncompressed entries, and the front.
 
         The front is the header and a record of each frame, or the error of the first parameter that
-        cannot be sent.
+        cannot be sent. Returns a `gradwire.torch.backends.cuda.slots.FilledSlot`.
         """
         raise NotImplementedError
 
@@ -343,8 +357,9 @@ class Bucket:
         for by `positions`.
         """
         del numels
-        values, places = _native.read_bucket(frames.numpy(), sizes, positions)
-        return torch.from_numpy(values), places
+        data = self._frames.read(frames[: sum(sizes)]).numpy()
+        values, places = _native.read_bucket(data, sizes, positions)
+        return self._frames.upload(torch.from_numpy(values)), places
 
     def pack(self, runs: Sequence[tuple[int, int]], out: torch.Tensor) -> bool:
         """Copy runs of entries to the device of frames; tell whether all of them are finite."""
@@ -356,7 +371,7 @@ class Bucket:
 
     def not_finite(self, start: int, stop: int, width: int) -> tuple[int, int]:
         """Count non-finite entries, of ``width`` numbers each; return also the first position."""
-        bad = ~torch.isfinite(self.values[start:stop])
+        bad = ~torch.isfinite(self._on_host()[start:stop])
         if width > 1:
             bad = bad.view(-1, width).any(1)
         count = int(bad.sum())
@@ -364,7 +379,7 @@ class Bucket:
 
     def sparse(self) -> torch.Tensor:
         """Return a sparse bucket on the device from which collectives read it."""
-        return self.values
+        return self._on_host()
 
     # The receiving thread ---------------------------------------------------------------------
 
@@ -374,7 +389,7 @@ class Bucket:
 
     def read_headers(self, slots: torch.Tensor, nbytes: int) -> NDArray[np.uint8]:
         """Return the first bytes of each slot on the host, read-only, one row per slot."""
-        fronts: NDArray[np.uint8] = slots[:, :nbytes].numpy()
+        fronts: NDArray[np.uint8] = self._frames.read(slots[:, :nbytes]).numpy()
         return fronts
 
     def average(
@@ -395,18 +410,22 @@ class Bucket:
         of ranks that sent it, not by the number of all ranks; frames of sums over ``ranks`` ranks
         by that number. Returns the nanoseconds for each parameter.
         """
-        return _native.average_bucket(
-            frames.numpy(),
+        values = self._on_host()
+        spent = _native.average_bucket(
+            self._frames.read(frames).numpy(),
             starts,
             sizes,
             ends,
             unused,
-            _array(self.values),
+            _array(values),
             scale,
             senders,
             self.dtype == torch.bfloat16,
             ranks=ranks,
         )
+        if self.values is not values:
+            self.values.copy_(values)
+        return spent
 
     def merge(
         self,
@@ -425,7 +444,7 @@ class Bucket:
         error. Ranges that are `unused` are skipped. Returns the concatenated frames on the device
         of frames, the error of a range or None, and the number of that range.
         """
-        data = received.numpy()
+        data = self._frames.read(received).numpy()
         frames, merged, error = _native.merge_bucket(
             [data[start:stop] for start, stop in zip(bounds[::2], bounds[1::2], strict=True)],
             [0] * (len(bounds) // 2),
@@ -434,7 +453,7 @@ class Bucket:
             ends,
             unused,
         )
-        return torch.from_numpy(frames), error, merged.size // 3
+        return self._frames.upload(torch.from_numpy(frames)), error, merged.size // 3
 
     def frame_sizes(
         self, data: torch.Tensor, bounds: Sequence[int], counts: Sequence[int]
@@ -471,10 +490,13 @@ class Bucket:
 
     def unpack(self, runs: Sequence[tuple[int, int]], values: torch.Tensor) -> None:
         """Write values to the runs that `pack` read."""
-        own, at = self.values, 0
-        for start, stop in runs:
-            own[start:stop] = values[at : at + stop - start]
-            at += stop - start
+        if runs:
+            parts = torch.split(self._there(values), [stop - start for start, stop in runs])
+            torch._foreach_copy_([self.values[start:stop] for start, stop in runs], parts)
+
+    def _there(self, values: torch.Tensor) -> torch.Tensor:
+        """Return exchanged values on the device of `values`."""
+        return values
 
     def clear(self, start: int, stop: int) -> None:
         """Write zeros."""
@@ -499,8 +521,12 @@ class Bucket:
 
     def store(self, result: torch.Tensor | None = None) -> None:
         """Finish writing: copy the written values, or a sparse result, to the buffer's device."""
-        if result is not None:
-            self._result = result
+        with self._stage.writing(self._after):
+            if result is not None:
+                self._result = result.to(self.buffer.device)
+            elif self.values is not self.buffer:
+                self._stage.write(self.buffer, self.values)
+        self._fetched = None
 
     def resolve(self, *, poisoned: bool) -> None:
         """Resolve the future, in the order of the device's work. The last call on a bucket.
@@ -508,7 +534,11 @@ class Bucket:
         With `poisoned`, the result is first made infinite: visibly unusable, also for a loss
         scaler.
         """
-        self.future.set_result(_poison(self._result) if poisoned else self._result)
+        with self._stage.writing(self._after):
+            self.future.set_result(_poison(self._result) if poisoned else self._result)
+        # The caller may free it without having waited for the future, as after an error.
+        self._stage.keep(self.buffer)
+        self._fetched = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -554,32 +584,12 @@ class SlotOrder:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SlotAverages:
-    """The result of `FilledSlot.average`."""
+    """The result of `cuda.slots.FilledSlot.average`."""
 
     headers: NDArray[np.uint8]  # as `Bucket.read_headers` returns them
     nanoseconds: NDArray[np.int64] | None  # as `Bucket.average`; None: nothing was written
     finite: bool  # whether all entries are known to be finite
     seconds: float  # of the device
-
-
-class FilledSlot(Protocol):
-    """A slot that a device fills by itself."""
-
-    launched: float  # seconds that it took to have the device do that
-
-    def outcomes(self) -> Table:
-        """Return the table of `Bucket.encode`, of fewer rows if one failed; wait if need be."""
-
-    def seconds(self) -> float:
-        """Return how long the device took to encode, after it has finished."""
-
-    def average(self, slots: torch.Tensor, *, senders: bool, checks: bool) -> SlotAverages:
-        """Write the averages of all slots to the bucket, and wait for the outcome.
-
-        Each row is the slot of one rank. Nothing is written unless all slots and all frames are
-        valid: otherwise read the headers, or call `Bucket.average`, for the error. Parameters that
-        are zero on all ranks are set to zero. On request, tells whether the bucket then is finite.
-        """
 
 
 def finite(values: torch.Tensor, holds: Callable[[torch.Tensor], bool] = bool) -> bool:

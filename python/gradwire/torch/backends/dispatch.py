@@ -23,9 +23,7 @@ class Backend(Protocol):
 
     name: str
     waits: bool  # whether reading a number of a tensor makes a thread wait for the device
-    can_stay_on_device: (
-        bool  # whether frames can stay on the device, if collectives take them from there
-    )
+    can_stay_on_device: bool  # whether frames can, if collectives take them from there
     values_stay: bool  # whether values can that are sent as they are, or computed by torch
 
     def encode(

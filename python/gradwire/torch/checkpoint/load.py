@@ -178,9 +178,9 @@ class _Loading:
                 for name, total in by_rank[0].measured.items()
             }
         epoch = scheduler.prepare(self.schedule, {}).epoch
+        decided = json.dumps(self.schedule, sort_keys=True, allow_nan=False)  # sent to all ranks
         # Other codecs would be other sizes.
-        decided = "" if policy == "own" else json.dumps(self.schedule, sort_keys=True)
-        both = checksum((sorted(self.sizes.items()), decided))
+        both = checksum((sorted(self.sizes.items()), "" if policy == "own" else decided))
         self.summary = (old_size, first.step, both, epoch)
 
     def _fresh(self) -> None:

@@ -9,14 +9,14 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gradwire.torch.backends import FilledSlot, SlotAverages, SlotFacts, SlotOrder, SlotPlaces
+from gradwire.torch.backends import SlotAverages, SlotFacts, SlotOrder, SlotPlaces
 from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.metrics import Outcomes
 from gradwire.torch.engine.step import BucketTask, InFlightBucket
@@ -25,6 +25,9 @@ from gradwire.torch.exchange import wire
 from gradwire.torch.exchange.base import ExchangeBase
 from gradwire.torch.exchange.dense import count_dense, divide, pack_dense, sum_dtype, take_buffers
 from gradwire.torch.transport import Channel
+
+if TYPE_CHECKING:
+    from gradwire.torch.backends.cuda.slots import FilledSlot
 
 _RECORD = np.dtype([("size", "<u8"), ("wanted", "<u8"), ("zero", "<u8")])
 
@@ -74,7 +77,7 @@ class _Slots:
     slot: torch.Tensor  # this rank's
     gathered: torch.Tensor  # memory that begins with the slots of all ranks
     rows: torch.Tensor  # these, one row per rank
-    filled: FilledSlot | None  # by the device, if it was
+    filled: "FilledSlot | None"  # by the device, if it was
     averages: SlotAverages | None = None
     dense_seconds: float = 0.0  # that averaging the dense parameters took
 
@@ -121,7 +124,7 @@ class AllGatherExchange(ExchangeBase):
 
     def _fill(
         self, task: BucketTask, plan: SlotLayout, slot: torch.Tensor, sequence: int
-    ) -> FilledSlot | None:
+    ) -> "FilledSlot | None":
         """Write a slot; return it if the device does that by itself."""
         front = np.zeros(plan.front, np.uint8)
         try:
@@ -155,7 +158,7 @@ class AllGatherExchange(ExchangeBase):
 
     def _fill_on_device(
         self, task: BucketTask, plan: SlotLayout, slot: torch.Tensor, sequence: int
-    ) -> FilledSlot:
+    ) -> "FilledSlot":
         """Let the device fill the slot by itself; the outcome is not known yet."""
         contents = task.contents
         facts = self._facts.get(contents)
@@ -180,12 +183,12 @@ class AllGatherExchange(ExchangeBase):
             task.scale,
             task.unused,
         )
-        filled = task.bucket.fill(slot, order)
+        filled: FilledSlot = task.bucket.fill(slot, order)
         task.step.awaited[filled] = partial(self._await, task, filled)
         self._record(task, contents.pieces)
         return filled
 
-    def _await(self, task: BucketTask, filled: FilledSlot) -> Outcomes:
+    def _await(self, task: BucketTask, filled: "FilledSlot") -> Outcomes:
         """Return the outcomes of encodes on the device; drop the records of failed ones."""
         outcomes = self._outcomes(task, filled.outcomes())
         for parameter in task.contents.compressed[len(outcomes) :]:
@@ -220,7 +223,7 @@ class AllGatherExchange(ExchangeBase):
             self._buffers.give(slots.gathered, mark)
 
     def _take_outcome(
-        self, flight: InFlightBucket, filled: FilledSlot, averages: SlotAverages
+        self, flight: InFlightBucket, filled: "FilledSlot", averages: SlotAverages
     ) -> None:
         """Record the encodes that the device made by itself, before the headers are read."""
         task = flight.task

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from gradwire.exchange import AllGather, AllReduce, ByRanks
 from gradwire.exchange import Exchange as Part
-from gradwire.exchange.owners import Owners
+from gradwire.exchange.frames import Owners
 from gradwire.torch.engine.metrics import StepTimes
 from gradwire.torch.engine.step import BucketTask, InFlightBucket
 from gradwire.torch.errors import ExchangeError

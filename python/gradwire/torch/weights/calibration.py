@@ -20,6 +20,7 @@ from gradwire.torch.weights.inputs import BLOCK, Inputs, Sum, cross, reader_of, 
 from gradwire.torch.weights.ops import FLOATS
 from gradwire.torch.weights.slots import slots_of
 from gradwire.weights import Gram, load_grams, save_grams
+from gradwire.weights.pack import shape_for
 
 See = Callable[[str, list[Inputs]], None]
 
@@ -83,9 +84,9 @@ class Calibration(Mapping[str, Gram]):
         shared, looked_up = list[str](), set[str]()
         for slot in slots_of(inner):
             value = slot.value
-            if type(value) is not nn.Parameter or value.dim() < 2 or not value.numel():
+            if type(value) is not nn.Parameter or value.dtype not in FLOATS:
                 continue
-            if value.dtype not in FLOATS:
+            if value.dim() < 2 or not value.numel():
                 continue
             self._parameters[slot.name] = value
             if described.issuperset(slot.owners):
@@ -191,7 +192,7 @@ class Calibration(Mapping[str, Gram]):
         return iter({**self._loaded, **self._sums})
 
     def __len__(self) -> int:
-        return len({**self._loaded, **self._sums})
+        return sum(1 for _ in self)
 
     def __contains__(self, name: object) -> bool:
         return name in self._sums or name in self._loaded
@@ -199,12 +200,8 @@ class Calibration(Mapping[str, Gram]):
     def __getitem__(self, name: str) -> Gram:
         """Return the Gram matrix of a weight's inputs, as float64 on the host.
 
-        Raises
-        ------
-        KeyError
-            The weight has no inputs.
-        RuntimeError
-            Within the ``with`` of a sequential calibration; or nothing reaches the weight any more.
+        It is a KeyError if the weight has none, and a RuntimeError within the ``with`` of a
+        sequential calibration, or if nothing reaches the weight any more.
         """
         if name not in self._sums:
             return self._loaded[name]
@@ -223,14 +220,9 @@ class Calibration(Mapping[str, Gram]):
     ) -> tuple[Gram | None, NDArray[np.float64] | None]:
         """Run a sequential calibration's batches again, for one matrix, with weights replaced.
 
-        Returns
-        -------
-        Gram or None
-            None if nothing reaches the weight any more, such as an expert.
-        numpy.ndarray or None
-            float64, of the shape of its matrix: ``X^T Y`` of original inputs X and inputs Y with
-            weights replaced. None if these do not correspond, as when a router sends other inputs
-            to an expert; or if nothing is replaced.
+        It is None if nothing reaches the weight any more, such as an expert. The second result is
+        ``X^T Y`` of original inputs X and inputs Y with weights replaced; None if these do not
+        correspond, as when a router sends other inputs to an expert, or if nothing is replaced.
         """
         if self._open is not None:
             raise RuntimeError("leave the `with` of the calibration before matrices are computed")
@@ -243,7 +235,8 @@ class Calibration(Mapping[str, Gram]):
             if products is None:
                 continue
             before = self._run(batch, name, {})
-            if _shapes(before) == _shapes(after):
+            shapes = [[[x.shape for x in use] for use in uses] for uses in (before, after)]
+            if shapes[0] == shapes[1]:
                 products += sum(map(cross, before, after))
             else:
                 products = None
@@ -284,11 +277,7 @@ class Calibration(Mapping[str, Gram]):
     def __add__(self, other: "Calibration") -> "Calibration":
         """Combine two calibrations, as of two machines, with all matrices on the host.
 
-        Raises
-        ------
-        ValueError
-            A matrix of the other belongs to no weight of this model, or does not fit it. Or one is
-            sequential.
+        It is a ValueError if one is sequential, or a matrix of the other does not fit this model.
         """
         if not isinstance(other, Calibration):
             return NotImplemented
@@ -308,12 +297,7 @@ class Calibration(Mapping[str, Gram]):
     def load(cls, path: str | os.PathLike[str], model: nn.Module) -> Self:
         """Load a saved calibration for a model; it may be entered to collect more.
 
-        Raises
-        ------
-        CorruptFileError
-            As by `gradwire.weights.load_grams`.
-        ValueError
-            A matrix belongs to a weight that the model does not have, or does not fit it.
+        Errors are those of `gradwire.weights.load_grams`, and a ValueError for another model.
         """
         made = cls(model)
         for name, gram in load_grams(path).items():
@@ -325,12 +309,7 @@ class Calibration(Mapping[str, Gram]):
         weight = self._parameters.get(name)
         if weight is None:
             raise ValueError(f"there is a Gram matrix of {name!r}, and no such weight in the model")
-        fits = gram.width in (weight[0].numel(), weight.shape[-1])
-        if not fits or weight.numel() // gram.width % gram.groups:
-            raise ValueError(
-                f"the Gram matrix of {name!r} has shape {gram.matrix.shape}, which does not fit a "
-                f"weight of shape {tuple(weight.shape)}"
-            )
+        shape_for(gram, tuple(weight.shape), repr(name))
         if name not in self._without:
             self._loaded[name] = self._loaded[name] + gram if name in self._loaded else gram
 
@@ -343,10 +322,6 @@ class _Batch:
     kwargs: Any
     autocast: torch.autocast
     uses: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
-
-
-def _shapes(uses: list[list[torch.Tensor]]) -> list[list[torch.Size]]:
-    return [[each.shape for each in inputs] for inputs in uses]
 
 
 class _ReplayFinished(BaseException):

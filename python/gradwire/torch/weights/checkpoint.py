@@ -70,8 +70,7 @@ def save_checkpoint(
         names = {id(slot.value): slot.name for slot in slots}
         about |= _described(optimizer, names, arrays)
     text = json.dumps(about)
-    metadata = {KEY: text, _CHECK: _checksum(text)}
-    weights.save(path, arrays, metadata, lossless=True, base=base)
+    weights.save(path, arrays, {KEY: text, _CHECK: _checksum(text)}, lossless=True, base=base)
 
 
 def _checksum(text: str) -> str:
@@ -83,12 +82,12 @@ def _described(
     optimizer: torch.optim.Optimizer, names: Mapping[int, str], arrays: dict[str, Any]
 ) -> dict[str, Any]:
     """Return an optimizer's state without its tensors, which go to ``arrays``."""
-    of_index = dict(enumerate(_parameters(optimizer, names)))
+    of_index = _parameters(optimizer, names)
     saved = optimizer.state_dict()
     state, groups = {}, []
-    for index, kept in saved["state"].items():
+    for index, value in saved["state"].items():
         name = of_index[index]
-        state[name] = _tree(kept, _STATE + name, arrays)
+        state[name] = _tree(value, _STATE + name, arrays)
     for i, group in enumerate(saved["param_groups"]):
         options = {key: value for key, value in group.items() if key != "params"}
         described = _tree(options, f"{_GROUPS}{i}", arrays)
@@ -98,16 +97,14 @@ def _described(
 
 def _parameters(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> list[str]:
     """Return the names of an optimizer's parameters, in the order of its state dict."""
-    found = []
-    for i, group in enumerate(optimizer.param_groups):
-        for j, parameter in enumerate(group["params"]):
-            if id(parameter) not in names:
-                raise ValueError(
-                    f"parameter {j} of group {i} of the optimizer, of shape "
-                    f"{tuple(parameter.shape)}, is not one of the model"
-                )
-            found.append(names[id(parameter)])
-    return found
+    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    for i, parameter in enumerate(parameters):
+        if id(parameter) not in names:
+            raise ValueError(
+                f"parameter {i} of the optimizer, of shape {tuple(parameter.shape)}, is not one of "
+                "the model"
+            )
+    return [names[id(parameter)] for parameter in parameters]
 
 
 def _tree(value: Any, name: str, arrays: dict[str, Any]) -> Any:
@@ -119,8 +116,11 @@ def _tree(value: Any, name: str, arrays: dict[str, Any]) -> Any:
     if isinstance(value, torch.Tensor):
         while name in arrays:  # "b.c" of the parameter "a", and "c" of "a.b"
             name += "'"
-        arrays[name] = files.host(value, name)
-        return {"tensor": name, **_strides(value)}
+        arrays[name] = files.raw_of(value, name)
+        # An optimizer's step may walk memory: its state must lie as the parameter does.
+        if value.is_contiguous() or not _is_dense(value.shape, value.stride()):
+            return {"tensor": name}
+        return {"tensor": name, "strides": list(value.stride())}
     if type(value) in (list, tuple):
         return {
             type(value).__name__: [_tree(v, f"{name}.{i}", arrays) for i, v in enumerate(value)]
@@ -128,16 +128,6 @@ def _tree(value: Any, name: str, arrays: dict[str, Any]) -> Any:
     if isinstance(value, dict) and all(type(key) in (str, int) for key in value):
         return {"dict": [[key, _tree(v, f"{name}.{key}", arrays)] for key, v in value.items()]}
     raise TypeError(f"{name!r} is a {type(value).__name__}, neither a tensor nor plain data")
-
-
-def _strides(value: torch.Tensor) -> dict[str, list[int]]:
-    """Return the strides of a tensor that are not in row-major order, but leave no gaps.
-
-    An optimizer's step may walk memory: its state must lie as the parameter does.
-    """
-    strides = list(value.stride())
-    lost = not value.is_contiguous() and _is_dense(value.shape, strides)
-    return {"strides": strides} if lost else {}
 
 
 def _is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
@@ -247,12 +237,13 @@ def _differences(
         return
     for i, (group, (saved_names, _)) in enumerate(zip(optimizer.param_groups, groups, strict=True)):
         own_names = [next(rest) for _ in group["params"]]
-        for name in own_names:
-            if name not in saved_names:
-                yield f"{name!r} is in group {i} of the optimizer here only"
-        for name in saved_names:
-            if name not in own_names:
-                yield f"{name!r} is in group {i} of the optimizer in the file only"
+        for these, others, where in (
+            (own_names, saved_names, "here"),
+            (saved_names, own_names, "in the file"),
+        ):
+            for name in these:
+                if name not in others:
+                    yield f"{name!r} is in group {i} of the optimizer {where} only"
         if sorted(own_names) == sorted(saved_names) and own_names != saved_names:
             yield f"the parameters of group {i} are in a different order"
 
@@ -277,7 +268,7 @@ def _state_dict(
     index = {name: i for i, name in enumerate(names)}
     saved = optimizer.state_dict()["param_groups"]
     return {
-        "state": {index[name]: _dict(kept, file) for name, kept in state.items()},
+        "state": {index[name]: _dict(tree, file) for name, tree in state.items()},
         "param_groups": [
             _options(group, _dict(options, file), i)
             for i, (group, (_, options)) in enumerate(zip(saved, groups, strict=True))
@@ -322,8 +313,10 @@ def _value(tree: Any, file: files.Tensors) -> Any:
             return [_value(value, file) for value in values]
         case {"tuple": list(values)}:
             return tuple(_value(value, file) for value in values)
-        case {"dict": list(items)} if all(_is_item(item) for item in items):
-            return {key: _value(value, file) for key, value in items}
+        case {"dict": list(items)}:
+            pairs = [item for item in items if isinstance(item, list) and len(item) == 2]
+            if len(pairs) == len(items) and all(type(key) in (str, int) for key, _ in pairs):
+                return {key: _value(value, file) for key, value in pairs}
     raise CorruptFileError(f"the optimizer keeps {tree!r:.100}, which nothing is written as")
 
 
@@ -335,7 +328,3 @@ def _laid_out(value: torch.Tensor, strides: Any) -> torch.Tensor:
     if not known or len(strides) != value.dim() or not _is_dense(value.shape, strides):
         raise CorruptFileError(f"strides {strides!r:.100} do not fit shape {tuple(value.shape)}")
     return torch.empty_strided(value.shape, strides, dtype=value.dtype).copy_(value)
-
-
-def _is_item(item: Any) -> bool:
-    return isinstance(item, list) and len(item) == 2 and type(item[0]) in (str, int)

@@ -1,44 +1,33 @@
 """Models in files: packed weights are written as packed bytes, and loading is all or nothing."""
 
 import dataclasses
-import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, get_args
+from typing import get_args
 
 import torch
 from torch import nn
 
 from gradwire import _validate, weights
 from gradwire.errors import CorruptFileError, GradwireError
-from gradwire.frame import Frame
 from gradwire.torch.weights.modules import Activations
-from gradwire.torch.weights.slots import Slot, bytes_of, put, slots_of
-from gradwire.torch.weights.weight import Packed, PackedWeight, as_tensor, name_of, packed_name
+from gradwire.torch.weights.slots import Slot, bytes_of, check_dense, put, slots_of
+from gradwire.torch.weights.weight import (
+    Packed,
+    PackedWeight,
+    as_tensor,
+    name_of,
+    packed_name,
+    packed_of,
+)
 from gradwire.weights import RawTensor
-from gradwire.weights.header import MORE, PACKED
+from gradwire.weights.header import DTYPE_NAMES, MORE, PACKED
 
 _SHOWN = 20
 """Differences that an error lists."""
 
-_NAMES = {
-    "BOOL": "bool",
-    **{
-        f"{letter}{bits}": f"{kind}int{bits}"
-        for letter, kind in (("I", ""), ("U", "u"))
-        for bits in (8, 16, 32, 64)
-    },
-    **{f"F{bits}": f"float{bits}" for bits in (16, 32, 64)},
-    "BF16": "bfloat16",
-    "C64": "complex64",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2",
-    "F8_E4M3FNUZ": "float8_e4m3fnuz",
-    "F8_E5M2FNUZ": "float8_e5m2fnuz",
-    "F8_E8M0": "float8_e8m0fnu",
-    "F4": "float4_e2m1fn_x2",
-}
+_NAMES = {**DTYPE_NAMES, "F4": "float4_e2m1fn_x2"}
 DTYPES: dict[str, torch.dtype] = {
     name: getattr(torch, dtype) for name, dtype in _NAMES.items() if hasattr(torch, dtype)
 }
@@ -86,40 +75,26 @@ def check_extra_state(model: nn.Module) -> None:
             raise TypeError(f"module {name!r} has extra state, which a file of tensors cannot hold")
 
 
-def _saved(slot: Slot) -> Any:
-    value = slot.value
-    if isinstance(value, PackedWeight):
-        return dataclasses.replace(value.packed, dtype=packed_name(slot.dtype))
-    _check(slot)
-    if (packed := slot.kept()) is not None:
-        return dataclasses.replace(packed, dtype=packed_name(slot.dtype))
-    assert isinstance(value, torch.Tensor)
-    return host(value, slot.name)
+def _saved(slot: Slot) -> Packed | RawTensor:
+    packed = slot.value.packed if isinstance(slot.value, PackedWeight) else None
+    if packed is None:
+        slot.plain()
+        packed = slot.kept()
+    if packed is None:
+        return dense(slot)
+    return dataclasses.replace(packed, dtype=packed_name(slot.dtype))
 
 
-def dense(slot: Slot) -> Any:
-    """Return the array of a tensor that is not packed."""
-    value = slot.value
-    if isinstance(value, PackedWeight):
+def dense(slot: Slot) -> RawTensor:
+    """Return the bytes of a tensor that is not packed."""
+    if isinstance(slot.value, PackedWeight):
         raise TypeError(f"{slot.name!r} is packed: checkpoints are for models in training")
-    _check(slot)
-    return host(value, slot.name)
+    return raw_of(slot.plain(), slot.name)
 
 
-def _check(slot: Slot) -> None:
-    value = slot.value
-    if type(value) not in (nn.Parameter, torch.Tensor, nn.Buffer):
-        raise TypeError(
-            f"{slot.name!r} is a {type(value).__name__}: save a model with plain, unsharded tensors"
-        )
-
-
-def host(value: torch.Tensor, name: str) -> RawTensor:
+def raw_of(value: torch.Tensor, name: str) -> RawTensor:
     """Return the bytes of a tensor; on the CPU both share memory if it is contiguous."""
-    if value.layout is not torch.strided or value.is_nested:
-        raise TypeError(f"{name!r} must be dense, got layout {value.layout}")
-    if value.is_meta:
-        raise ValueError(f"{name!r} is on meta: it has no values")
+    check_dense(value, name)
     names = [name for name, dtype in DTYPES.items() if dtype is value.dtype]
     if not names:
         raise TypeError(f"{name!r} is of {value.dtype}, which a safetensors file cannot hold")
@@ -243,18 +218,13 @@ class Tensors(Mapping[str, Packed | RawTensor]):
         assert isinstance(frame, RawTensor)
         if bytes(frame.data[:3]) != _FRAME:
             return
-        numel, shape, dtype = math.prod(slot.shape), slot.shape, packed_name(slot.dtype)
+        codes = further.data if isinstance(further, RawTensor) else None
         try:
-            Frame(frame.data, max_numel=max(numel, 1))
-            if not isinstance(further, RawTensor):
-                self._read[name] = Packed(frame.data, shape, dtype)
-                return
-            more = 8 * (further.nbytes - 4) // max(numel, 1)
-            self._read[name] = packed = Packed(frame.data, shape, dtype, further.data, more)
-            packed.joined()
+            self._read[name] = packed_of(slot.shape, packed_name(slot.dtype), frame.data, codes)
         except GradwireError as error:
             raise CorruptFileError(str(error), name) from None
-        self._further.add(name + MORE)
+        if codes is not None:
+            self._further.add(name + MORE)
 
 
 def _kept(packed: Mapping[Slot, Packed], bits: int) -> dict[Slot, Packed]:
@@ -275,18 +245,6 @@ def differences_of(
     model: nn.Module, found: Mapping[Slot, list[str]], file: Tensors
 ) -> Iterator[str]:
     """Yield the differences between a model and a file, for tensors of these names."""
-    yield from _lost(model)
-    yield from _unknown(file, [*found])
-    for slot, names in found.items():
-        yield from _differences(slot, names, file)
-
-
-def _unknown(file: Tensors, slots: list[Slot]) -> Iterator[str]:
-    known = {name for slot in slots for name in slot.names}
-    yield from (f"{name!r} is in the file only" for name in file if name not in known)
-
-
-def _lost(model: nn.Module) -> Iterator[str]:
     for prefix, module in model.named_modules():
         for name in module._non_persistent_buffers_set:
             buffer = module._buffers.get(name)
@@ -295,6 +253,10 @@ def _lost(model: nn.Module) -> Iterator[str]:
                 yield (
                     f"{full!r} is on meta and not saved: make the model, or this buffer, on the CPU"
                 )
+    known = {name for slot in found for name in slot.names}
+    yield from (f"{name!r} is in the file only" for name in file if name not in known)
+    for slot, names in found.items():
+        yield from _differences(slot, names, file)
 
 
 def _differences(slot: Slot, names: list[str], file: Tensors) -> Iterator[str]:
@@ -318,14 +280,14 @@ def _differences(slot: Slot, names: list[str], file: Tensors) -> Iterator[str]:
     if dtype != own:
         yield f"{slot.name!r} is {own} in the model, and {dtype} in the file"
     for other in names[1:]:
-        if not _same(value, file[other]):
+        if _content(value) != _content(file[other]):
             yield f"{names[0]!r} and {other!r} are tied in the model, and differ in the file"
 
 
-def _same(a: Packed | RawTensor, b: Packed | RawTensor) -> bool:
-    if isinstance(a, Packed) or isinstance(b, Packed):
-        return isinstance(a, Packed) and isinstance(b, Packed) and bytes(a.frame) == bytes(b.frame)
-    return a.shape == b.shape and a.dtype == b.dtype and a.data.tobytes() == b.data.tobytes()
+def _content(value: Packed | RawTensor) -> object:
+    if isinstance(value, Packed):
+        return bytes(value.frame)
+    return value.dtype, value.shape, value.data.tobytes()
 
 
 def listed(path: str | os.PathLike[str], differences: list[str]) -> str:

@@ -23,15 +23,9 @@ _SAFE = 1e15  # magnitudes whose squares float32 holds, and those of their inver
 class Inputs:
     """The inputs of a weight, or of some of its rows.
 
-    Attributes
-    ----------
-    values : torch.Tensor
-        All entries, in any shape.
-    rows : torch.Tensor
-        A view of shape (*places, groups, *entries): an input for each place and each equal group
-        of the weight's rows.
-    dims : int
-        Number of dimensions of places.
+    ``values`` are all entries, in any shape; ``rows`` a view of them of shape (*places, groups,
+    *entries): an input for each place and each equal group of the weight's rows. Places have
+    ``dims`` dimensions.
     """
 
     values: torch.Tensor

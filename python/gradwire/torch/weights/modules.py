@@ -10,8 +10,7 @@ from torch import nn
 from gradwire import _validate
 from gradwire.torch.weights import ops as ops  # registers the operators
 from gradwire.torch.weights.rounded import kind_of
-from gradwire.torch.weights.view import WeightView
-from gradwire.torch.weights.weight import Packed, PackedWeight, parse
+from gradwire.torch.weights.weight import Packed, PackedWeight, WeightView, parse
 
 Activations = Literal["float32", "int8"]
 
@@ -28,8 +27,8 @@ class PackedModule(nn.Module):
 
     def extra_repr(self) -> str:
         """Return what `print` shows in the parentheses."""
-        held = [f"{name}: {held}" for name, held in self._weights.items() if name != "weight"]
-        held += [str(held) for name, held in self._weights.items() if name == "weight"]
+        names = sorted(self._weights, key="weight".__eq__)
+        held = [f"{'' if n == 'weight' else f'{n}: '}{self._weights[n]}" for n in names]
         return ", ".join(filter(None, [super().extra_repr(), *held]))
 
     def _read(self, name: str) -> torch.Tensor:
@@ -76,19 +75,9 @@ class PackedModule(nn.Module):
                 destination[f"{prefix}{name}{suffix}"] = tensor
         super()._save_to_state_dict(destination, prefix, keep_vars)
 
-    def _load_from_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        prefix: str,
-        local_metadata: Any,
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
-    ) -> None:
-        super()._load_from_state_dict(
-            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
-        )
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+        _, strict, missing_keys, unexpected_keys, error_msgs = rest
         for attribute, held in self._weights.items():
             name = f"{prefix}{attribute}"
             own = [name, *(key for key in state_dict if key.startswith(f"{name}.more."))]
@@ -113,14 +102,14 @@ class PackedModule(nn.Module):
 class PackedMatrix(PackedModule):
     """A module with one packed weight, of two dimensions."""
 
-    @property
-    def _packed(self) -> PackedWeight:
-        return self._weights["weight"]
+    def _hold(self, packed: Packed) -> None:
+        self._weights = {"weight": PackedWeight(packed)}
+        self._dtype = getattr(torch, packed.dtype)
 
     @property
     def packed(self) -> Packed:
         """The packed weight: its shape, its bits, its bytes."""
-        return self._packed.packed
+        return self._weights["weight"].packed
 
     @property
     def weight(self) -> torch.Tensor:
@@ -136,7 +125,7 @@ class PackedMatrix(PackedModule):
         # There is no autocast on meta, and asking for it is an error.
         if kind != "meta" and x.dtype is not torch.float64 and torch.is_autocast_enabled(kind):
             x = x.to(torch.get_autocast_dtype(kind))
-        held = self._packed
+        held = self._weights["weight"]
         y = ops.product(x, held.frame, *held.packed.shape, held.grid, activations, transposed)
         bias: Any = self.bias
         return y if bias is None else y + bias.to(y.dtype)
@@ -162,13 +151,6 @@ class PackedLinear(PackedMatrix, nn.Linear):  # type: ignore[override]  # its we
     activations : {"float32", "int8"}
         The precision of x for up to 16 rows on the CPU: unchanged, or rounded to 8 bits in runs of
         64 entries, which is faster. Can be changed at any time.
-
-    Attributes
-    ----------
-    in_features, out_features, bias
-        As in `torch.nn.Linear`.
-    weight : torch.Tensor
-        Decoded on each access, in the module's dtype; it requires no gradient.
 
     Raises
     ------
@@ -196,7 +178,8 @@ class PackedLinear(PackedMatrix, nn.Linear):  # type: ignore[override]  # its we
                 f"bias must have shape ({self.out_features},), got {tuple(bias.shape)}"
             )
         self.register_parameter("bias", None if bias is None else nn.Parameter(bias))
-        hold(self, PackedWeight(packed), activations)
+        self._hold(packed)
+        self.activations = activations
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return ``x W^T + b``, of shape (..., out_features) and x's dtype."""
@@ -212,13 +195,6 @@ class PackedEmbedding(PackedMatrix, nn.Embedding):  # type: ignore[override]  # 
         The weight, of shape (num_embeddings, embedding_dim).
     padding_idx : int, optional
         As in `torch.nn.Embedding`. It only affects gradients there, so it has no effect here.
-
-    Attributes
-    ----------
-    num_embeddings, embedding_dim, padding_idx
-        As in `torch.nn.Embedding`.
-    weight : torch.Tensor
-        Decoded on each access, in the module's dtype; it requires no gradient.
 
     Raises
     ------
@@ -238,11 +214,11 @@ class PackedEmbedding(PackedMatrix, nn.Embedding):  # type: ignore[override]  # 
         self.padding_idx = padding_idx
         self.max_norm, self.norm_type = None, 2.0
         self.scale_grad_by_freq = self.sparse = False
-        hold(self, PackedWeight(packed))
+        self._hold(packed)
 
     def forward(self, indices: torch.Tensor) -> torch.Tensor:
         """Return rows, of shape (..., embedding_dim) and the module's dtype."""
-        held = self._packed
+        held = self._weights["weight"]
         rows: torch.Tensor = torch.ops.gradwire.packed_rows(
             held.frame, indices, self.num_embeddings, self.embedding_dim, held.grid, self._dtype
         )
@@ -294,14 +270,6 @@ def _is_conv1d(kind: type[nn.Module]) -> bool:
 def _remade(base: Any) -> PackedModule:
     kind = _class_of(base)
     return kind.__new__(kind)
-
-
-def hold(module: Any, weight: PackedWeight, activations: Activations = "float32") -> None:
-    """Set the weight of a packed module with one."""
-    module._weights = {"weight": weight}
-    module._dtype = getattr(torch, weight.packed.dtype)
-    if isinstance(module, PackedLinear):
-        module.activations = activations
 
 
 def reader_of(module: nn.Module, attribute: str) -> str | None:

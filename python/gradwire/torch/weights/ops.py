@@ -38,20 +38,13 @@ def backend(device: torch.device | str | int) -> BackendInUse:
     Parameters
     ----------
     device : torch.device, str or int
-        As for `torch.device`. The device need not exist.
+        As for `torch.device`. The device need not exist; ``"meta"`` is a ValueError.
 
     Returns
     -------
     BackendInUse
         ``"cpu"`` if packed bytes are read in place, ``"decode"`` if each call decodes them on the
         device, and torch multiplies.
-
-    Raises
-    ------
-    ValueError
-        Tensors of the device ``"meta"`` have no values.
-    RuntimeError
-        torch knows no such device.
     """
     kind = torch.device(device).type
     if kind == "meta":
@@ -101,7 +94,7 @@ def _linear(
         given = x.to(torch.float32).reshape(flat, cols).contiguous()
         _native.packed_linear(frame.numpy(), rows, cols, given.numpy(), out.numpy(), activations)
         return out.view(shape).to(x.dtype)
-    given = _as_tiles(x).reshape(flat, width)
+    given = (x.to(torch.float32) if x.dtype is torch.float16 else x).reshape(flat, width)
     # Sums over tiles of products of bfloat16 are of float32.
     kind = torch.promote_types(given.dtype, torch.float32) if transposed else given.dtype
     out = (torch.zeros if transposed else torch.empty)((flat, wide), dtype=kind, device="cpu")
@@ -150,11 +143,6 @@ def _check_indices(indices: torch.Tensor | None, frame: torch.Tensor) -> None:
         )
 
 
-def _as_tiles(x: torch.Tensor) -> torch.Tensor:
-    """Return x in the dtype for multiplication by tiles."""
-    return x.to(torch.float32) if x.dtype is torch.float16 else x
-
-
 def _tiles(
     frame: torch.Tensor, rows: int, cols: int, dtype: torch.dtype
 ) -> Iterator[tuple[int, torch.Tensor]]:
@@ -176,13 +164,7 @@ def _array(out: torch.Tensor) -> Any:
 def decoded(
     frame: torch.Tensor, rows: int, cols: int, grid: Sequence[int], dtype: torch.dtype
 ) -> torch.Tensor:
-    """Decode a frame with torch's operators, on its device.
-
-    Returns
-    -------
-    torch.Tensor
-        Of shape (rows, cols); the values are those of the core, which are of float32, rounded.
-    """
+    """Decode a frame with torch's operators, on its device, to the core's values, rounded."""
     bits, block, exponent = grid
     section = frame[_HEADER + _PROLOGUE :]
     words, codes = section.tensor_split([4 * -(-rows * cols // block)])

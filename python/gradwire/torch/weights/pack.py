@@ -1,21 +1,29 @@
-"""Packs a model in memory."""
+"""Packs a model in memory: within budgets, and with a calibration of its layers' inputs."""
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import dataclasses
+import math
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gradwire import _rules, _validate
+from gradwire import _rules, _validate, weights
 from gradwire.quantize import Affine
-from gradwire.torch.weights.budget import assign
+from gradwire.torch.weights.calibration import Calibration, evaluated
 from gradwire.torch.weights.ops import FLOATS
-from gradwire.torch.weights.packer import Packer
-from gradwire.torch.weights.report import PackReport
+from gradwire.torch.weights.report import PackedTensor, PackReport
 from gradwire.torch.weights.slots import Slot, put, slots_of
-from gradwire.torch.weights.weight import PackedWeight
-from gradwire.weights import Budget, Gram
-from gradwire.weights.pack import check_solving
+from gradwire.torch.weights.weight import Packed, PackedWeight, packed_name
+from gradwire.weights import COMQ, Budget, Gram
+from gradwire.weights.budget import allocate
+from gradwire.weights.pack import check_solving, fitting_block, pack_solved
 from gradwire.weights.solve import Preparation, Solver
 
 
@@ -89,38 +97,43 @@ def pack(
     inner = getattr(model, "_orig_mod", model)  # what torch.compile returns
     if any(isinstance(each, DistributedDataParallel) for each in inner.modules()):
         raise TypeError("pack() takes an unwrapped model: pack it, then wrap it")
-    check_rules(rules, (Affine, Budget))
-    min_ndim = _validate.integer("min_ndim", min_ndim, low=0)
     check_solving(calibration is not None, rounding, prepare, "calibration", more)
-    buffers = {id(each) for each in inner.buffers()}
-    every = [slot for slot in slots_of(inner) if id(slot.value) not in buffers]
-    _rules.check(rules, [name for slot in every for name in slot.names])
-    packer = Packer(calibration, every, more, rounding, prepare)
-    matched = [(slot, _rules.first(rules, *slot.names)) for slot in every]
-    chosen = {slot: how for slot, how in matched if how is not None}
-    packable = {slot for slot in chosen if is_packable(slot, min_ndim)}
-    grids = {slot: how for slot, how in chosen.items() if slot in packable}
+    rule_of = match_rules(inner, rules, (Affine, Budget))
+    packer = _Packer(calibration, [*rule_of], more, rounding, prepare)
+    min_ndim = _validate.integer("min_ndim", min_ndim, low=0)
+    packable = {
+        slot for slot, rule in rule_of.items() if rule is not None and is_packable(slot, min_ndim)
+    }
+    grids = {slot: rule for slot, rule in rule_of.items() if slot in packable}
     costs: dict[Slot, Mapping[int, float]] = {}
-    budgets = {id(how): how for how in chosen.values() if isinstance(how, Budget)}
+    budgets = {id(rule): rule for rule in rule_of.values() if isinstance(rule, Budget)}
     for budget in budgets.values():
-        named = {slot: slot in packable for slot, how in chosen.items() if how is budget}
-        for slot, (grid, cost) in assign(budget, inner, named, packer).items():
+        counted = {slot: slot in packable for slot, rule in rule_of.items() if rule is budget}
+        for slot, (grid, cost) in packer.assign(budget, inner, counted).items():
             grids[slot], costs[slot] = grid, cost
-    made = packer.pack({slot: how for slot, how in grids.items() if isinstance(how, Affine)})
-    rows = tuple(each.row(slot, costs.get(slot)) for slot, each in made.items())
-    left = [slot for slot in every if slot not in made]
+    outcomes = packer.pack({slot: rule for slot, rule in grids.items() if isinstance(rule, Affine)})
+    rows = tuple(
+        dataclasses.replace(row, costs=costs.get(slot)) for slot, (_, row) in outcomes.items()
+    )
+    left = [slot for slot in rule_of if slot not in outcomes]
     report = PackReport(rows, tuple(slot.name for slot in left), sum(slot.nbytes for slot in left))
-    packer.warn(made)
-    put({slot: each.packed for slot, each in made.items()})
+    packer.warn(outcomes)
+    put({slot: packed for slot, (packed, _) in outcomes.items()})
     return report
 
 
-def check_rules(rules: Mapping[str, Any], kinds: tuple[type, ...] = (Affine,)) -> None:
-    """Raise a TypeError for a rule that is neither of these types nor None."""
+def match_rules(
+    model: nn.Module, rules: Mapping[str, Any], kinds: tuple[type, ...] = (Affine,)
+) -> dict[Slot, Any]:
+    """Return the rule, or None, of each parameter; a rule is of one of these types."""
     names = ", ".join(kind.__name__ for kind in kinds)
-    for pattern, how in rules.items():
-        if how is not None and not isinstance(how, kinds):
-            raise TypeError(f"rules[{pattern!r}] must be {names} or None, got {how!r}")
+    for pattern, rule in rules.items():
+        if rule is not None and not isinstance(rule, kinds):
+            raise TypeError(f"rules[{pattern!r}] must be {names} or None, got {rule!r}")
+    buffers = {id(each) for each in model.buffers()}
+    parameters = [slot for slot in slots_of(model) if id(slot.value) not in buffers]
+    _rules.check(rules, [name for slot in parameters for name in slot.names])
+    return {slot: _rules.first(rules, *slot.names) for slot in parameters}
 
 
 def is_packable(slot: Slot, min_ndim: int) -> bool:
@@ -128,3 +141,181 @@ def is_packable(slot: Slot, min_ndim: int) -> bool:
     if isinstance(slot.value, PackedWeight) or slot.kept() is not None:
         raise ValueError(f"{slot.name!r} is already packed: give it None in the rules")
     return slot.dtype in FLOATS and len(slot.shape) >= min_ndim
+
+
+_Outcome = tuple[Packed, PackedTensor]
+"""A packed weight, and its row of the report."""
+
+
+class _Packer:
+    """Packs weights with the options of `pack`, one by one."""
+
+    def __init__(
+        self,
+        calibration: Mapping[str, Gram] | None,
+        slots: Sequence[Slot],
+        more: Sequence[int],
+        rounding: Solver | None,
+        prepare: Preparation | None,
+    ) -> None:
+        self._grams: Mapping[str, Gram] = {} if calibration is None else calibration
+        self._seen = calibration if isinstance(calibration, Calibration) else None
+        self._more, self._rounding, self._prepare = more, rounding, prepare
+        slot_of = {name: slot for slot in slots for name in slot.names}
+        # The weights with a matrix, in the order of their use, and their names in the calibration.
+        self._names: dict[Slot, str] = {}
+        for name in self._grams:
+            if name not in slot_of:
+                raise ValueError(
+                    f"the calibration is for another model: this one has no weight {name!r}"
+                )
+            self._names[slot_of[name]] = name
+        self._few: set[Slot] = set()
+        self._tried: dict[tuple[Slot, Affine], _Outcome] = {}
+
+    def pack(self, grids: Mapping[Slot, Affine]) -> dict[Slot, _Outcome]:
+        """Pack weights, and return them in the given order."""
+        if self._seen is None or not self._seen.sequential:
+            return {slot: self._outcomes(slot, [grid])[0] for slot, grid in grids.items()}
+        outcomes: dict[Slot, _Outcome] = {}
+        decoded: dict[str, torch.Tensor] = {}
+        first = [slot for slot in grids if slot not in self._names]
+        for slot in [*first, *(slot for slot in self._names if slot in grids)]:
+            name = self._names.get(slot)
+            inputs = (None, None) if name is None else self._seen.pair(name, decoded)
+            outcomes[slot] = self._pack(slot, grids[slot], *inputs)
+            weight = PackedWeight(outcomes[slot][0], slot.device)
+            decoded[slot.name] = weight.decoded(slot.dtype)
+        return {slot: outcomes[slot] for slot in grids}
+
+    def assign(
+        self, budget: Budget, model: nn.Module, counted: Mapping[Slot, bool]
+    ) -> dict[Slot, tuple[Affine, Mapping[int, float]]]:
+        """Return the grid of each weight in a budget, and the cost of each number of bits.
+
+        ``counted`` has all tensors that count for the budget, and whether each can be packed. The
+        loss is evaluated with the model, which is restored at the end.
+        """
+        block = budget.grid.block
+        packed = [
+            slot
+            for slot, can in counted.items()
+            if can and (not block or fitting_block(slot.shape, block))
+        ]
+        numel = sum(math.prod(slot.shape) for slot in counted)
+        rest = 8 * sum(slot.nbytes for slot in counted if slot not in packed)
+        limit = int(budget.bits * numel) - rest
+        tried = {slot: self._outcomes(slot, budget.grids) for slot in packed}
+        sizes = [[8 * row.nbytes for _, row in outcomes] for outcomes in tried.values()]
+        low, high = (sum(map(pick, sizes)) for pick in (min, max))
+        if not low <= limit <= high:
+            fewest, most = ((rest + bits) / max(1, numel) for bits in (low, high))
+            raise ValueError(
+                f"a budget of {budget.bits:g} bits per weight is not between {fewest:.3f} and "
+                f"{most:.3f}, the range of the choices {budget.choices}, including grids and "
+                f"{rest / 8:.0f} bytes that cannot be packed: change bits or choices"
+            )
+        if budget.loss is None:
+            rows = [[row for _, row in outcomes] for outcomes in tried.values()]
+            costs = [[math.prod(row.shape) * _judged(row) ** 2 for row in each] for each in rows]
+        else:
+            with evaluated(model):
+                dense = float(budget.loss())
+                if not math.isfinite(dense):
+                    raise ValueError(f"the budget's loss is {dense} before anything is packed")
+                costs = [[] for _ in tried]
+                for cost, (slot, outcomes) in zip(costs, tried.items(), strict=True):
+                    for packed_weight, _ in outcomes:
+                        with _replaced(slot, packed_weight):
+                            cost.append(float(budget.loss()) - dense)
+        return {
+            slot: (budget.grids[i], dict(zip(budget.choices, cost, strict=True)))
+            for slot, i, cost in zip(packed, allocate(sizes, costs, limit), costs, strict=True)
+        }
+
+    def _outcomes(self, slot: Slot, grids: Sequence[Affine]) -> list[_Outcome]:
+        """Return a weight packed with each grid, alone; each is packed once."""
+        missing = [grid for grid in grids if (slot, grid) not in self._tried]
+        if missing:
+            name = self._names.get(slot)
+            gram = None if name is None else self._grams[name]  # all batches may run again for it
+            self._tried.update({(slot, grid): self._pack(slot, grid, gram) for grid in missing})
+        return [self._tried[slot, grid] for grid in grids]
+
+    def _pack(
+        self,
+        slot: Slot,
+        grid: Affine,
+        gram: Gram | None,
+        cross: NDArray[np.float64] | None = None,
+    ) -> _Outcome:
+        began = time.perf_counter()
+        values = slot.plain().detach()
+        wide = torch.float64 if values.dtype is torch.float64 else torch.float32
+        array = values.to("cpu", wide).contiguous().numpy()
+        rounding, error = "nearest", None
+        if gram is None:
+            packed = weights.pack(array, grid, self._more, slot.name)
+            if self._seen is not None and slot.name in self._seen.shared:
+                rounding = "nearest (shared)"
+        else:
+            solver = self._rounding or COMQ()
+            parts = [type(each).__name__ for each in (self._prepare, solver) if each is not None]
+            rounding = ", ".join(parts)
+            packed, error = pack_solved(array, grid, slot.name, gram, solver, self._prepare, cross)
+            if gram.count < gram.width:
+                self._few.add(slot)
+        return dataclasses.replace(packed, dtype=packed_name(slot.dtype)), PackedTensor(
+            name=slot.name,
+            shape=slot.shape,
+            bits=packed.bits,
+            dense_nbytes=math.prod(slot.shape) * slot.dtype.itemsize,
+            nbytes=packed.nbytes,
+            error=packed.error() or 0.0,
+            held=slot.held,
+            rounding=rounding,
+            output_error=error,
+            seconds=time.perf_counter() - began,
+        )
+
+    def warn(self, packed: Iterable[Slot]) -> None:
+        """Warn of layers with few inputs in the calibration."""
+        names = () if self._seen is None else self._seen.unseen
+        unseen = [slot.name for slot in packed if slot.name in names]
+        few = [slot.name for slot in packed if slot in self._few]
+        if unseen:
+            warnings.warn(
+                f"no input reached {_listed(unseen)} in the calibration: they are rounded to the "
+                "nearest codes. Calibrate with more data, unless the layers are of a kind that is "
+                "never seen, such as transposed convolutions, Conv1D of Transformers or experts in "
+                "one parameter",
+                stacklevel=3,
+            )
+        if few:
+            warnings.warn(
+                f"the calibration has fewer inputs of {_listed(few)} than these have columns: "
+                "codes are chosen from what it has. Calibrate with more data",
+                stacklevel=3,
+            )
+
+
+def _judged(row: PackedTensor) -> float:
+    """Return the error of the outputs, or of the weights if the inputs are unknown."""
+    return row.error if row.output_error is None else row.output_error
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
+
+
+@contextlib.contextmanager
+def _replaced(slot: Slot, packed: Packed) -> Iterator[None]:
+    """Replace a weight's values by packed ones within a block."""
+    assert isinstance(slot.value, torch.Tensor)
+    before = slot.value.detach().clone()
+    try:
+        slot.fill(PackedWeight(packed).decoded(slot.dtype))
+        yield
+    finally:
+        slot.fill(before)

@@ -61,11 +61,8 @@ class PackReport:
     @property
     def memory_nbytes(self) -> int:
         """Bytes in memory after packing: `nbytes`, and those of parameters that stay decoded."""
-        return self.nbytes + sum(each.dense_nbytes for each in self._decoded)
-
-    @property
-    def _decoded(self) -> list[PackedTensor]:
-        return [each for each in self.tensors if each.held == "decoded"]
+        decoded = (each.dense_nbytes for each in self.tensors if each.held == "decoded")
+        return self.nbytes + sum(decoded)
 
     @property
     def bits_per_weight(self) -> float:
@@ -80,9 +77,9 @@ class PackReport:
         ]
         of = len(self.tensors) + len(self.left)
         last = totals(sizes, of, self.dense_nbytes, self.nbytes)
-        if decoded := self._decoded:
+        if decoded := [each.name for each in self.tensors if each.held == "decoded"]:
             last += (
-                f"; in memory {self.memory_nbytes / 1e6:.2f} MB, because {decoded[0].name!r}"
+                f"; in memory {self.memory_nbytes / 1e6:.2f} MB, because {decoded[0]!r}"
                 f"{f' and {len(decoded) - 1} more' if len(decoded) > 1 else ''} stay decoded there"
             )
         known = [each for each in self.tensors if each.output_error is not None]
@@ -99,14 +96,9 @@ class PackReport:
         yield "bits", [str(each.bits) for each in every]
         yield "bytes", [size(each.nbytes) for each in every]
         yield "error", [f"{100 * each.error:.2f} %" for each in every]
-        if any(each.output_error is not None for each in every):
-            yield (
-                "outputs",
-                [
-                    "-" if each.output_error is None else f"{100 * each.output_error:.2f} %"
-                    for each in every
-                ],
-            )
+        errors = [each.output_error for each in every]
+        if any(error is not None for error in errors):
+            yield "outputs", ["-" if error is None else f"{100 * error:.2f} %" for error in errors]
             yield "s", [f"{each.seconds:.2f}" for each in every]
             yield "rounding", [each.rounding for each in every]
         choices = sorted({bits for each in every for bits in each.costs or ()})

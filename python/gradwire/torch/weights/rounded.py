@@ -14,8 +14,7 @@ from torch import nn
 from gradwire.quantize import Affine
 from gradwire.torch import ops
 from gradwire.torch.weights.ops import derive, grids, in_graph
-from gradwire.torch.weights.view import WeightView
-from gradwire.torch.weights.weight import Packed, PackedWeight
+from gradwire.torch.weights.weight import Packed, PackedWeight, WeightView
 from gradwire.weights.pack import encoded
 
 _HOW = "_rounded_parameters"

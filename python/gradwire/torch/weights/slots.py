@@ -57,17 +57,22 @@ class Slot:
         return int(value.nbytes if isinstance(value, torch.Tensor) else value.packed.nbytes)
 
     @property
-    def reads_packed(self) -> bool:
-        """Whether all modules that hold the tensor can read it packed."""
-        return isinstance(self.value, PackedWeight) or all(
-            reader_of(*owner) is not None for owner in self.owners
-        )
-
-    @property
     def held(self) -> str:
-        """What reads it when packed: "linear", "embedding" or "experts"; else "decoded"."""
-        ((module, attribute), *_) = self.owners
-        return (self.reads_packed and reader_of(module, attribute)) or "decoded"
+        """What reads it packed: "linear", "embedding" or "experts"; "decoded" if not all can."""
+        readers = [reader_of(*owner) for owner in self.owners]
+        return "decoded" if None in readers else str(readers[0])
+
+    def plain(self) -> torch.Tensor:
+        """Return the tensor; raise unless it is a whole one, with values."""
+        value = self.value
+        if type(value) not in (nn.Parameter, torch.Tensor):
+            raise TypeError(
+                f"{self.name!r} is a {type(value).__name__}: give a model with plain, unsharded "
+                "tensors, and wrap it afterwards"
+            )
+        assert isinstance(value, torch.Tensor)
+        check_dense(value, self.name)
+        return value
 
     def flaw(self) -> str | None:
         """Return why no values can be written to the tensor; None if they can."""
@@ -101,7 +106,7 @@ class Slot:
         self.replace(new)
 
     def replace(self, tensor: torch.Tensor) -> None:
-        """Set another tensor in all modules that hold this one."""
+        """Set another tensor in all modules."""
         for module, attribute in self.owners:
             setattr(module, attribute, tensor)
 
@@ -170,7 +175,12 @@ def filled(values: Mapping[Slot, torch.Tensor]) -> Iterator[None]:
             assert isinstance(slot.value, torch.Tensor)
             old = slot.value.detach()
             before[slot] = old if old.is_meta else old.to("cpu", copy=True)
-            _fill(slot, value)
+            try:
+                slot.fill(value)
+            except torch.cuda.OutOfMemoryError:
+                raise
+            except RuntimeError as error:
+                raise ValueError(f"{slot.name!r} cannot be written to: {error}") from error
         _check_shared(values)
         yield
     except BaseException:
@@ -179,15 +189,6 @@ def filled(values: Mapping[Slot, torch.Tensor]) -> Iterator[None]:
             assert isinstance(slot.value, torch.Tensor)
             slot.replace(slot.value) if old.is_meta else slot.fill(old)
         raise
-
-
-def _fill(slot: Slot, value: torch.Tensor) -> None:
-    try:
-        slot.fill(value)
-    except torch.cuda.OutOfMemoryError:
-        raise
-    except RuntimeError as error:
-        raise ValueError(f"{slot.name!r} cannot be written to: {error}") from error
 
 
 def _check_shared(values: Mapping[Slot, torch.Tensor]) -> None:
@@ -208,6 +209,14 @@ def _check_shared(values: Mapping[Slot, torch.Tensor]) -> None:
                 )
 
 
+def check_dense(tensor: torch.Tensor, name: str) -> None:
+    """Raise unless a tensor has a value for each entry."""
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        raise TypeError(f"{name!r} must be dense, got layout {tensor.layout}")
+    if tensor.is_meta:
+        raise ValueError(f"{name!r} is on meta: it has no values")
+
+
 def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return the bytes of a dense tensor, row by row; on the CPU they share its memory if possible.
 
@@ -218,7 +227,7 @@ def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def put(
-    found: Mapping[Slot, Packed],
+    packed: Mapping[Slot, Packed],
     activations: Activations = "float32",
     dense: Mapping[Slot, torch.Tensor] | None = None,
 ) -> None:
@@ -227,25 +236,25 @@ def put(
     With them, ``dense`` tensors get these values. All that can fail is done before the first module
     changes, and values are restored if it fails.
     """
-    made = {slot: _held(slot, packed) for slot, packed in found.items()}
-    values = {
-        slot: weight.decoded(slot.dtype) for slot, weight in made.items() if not slot.reads_packed
+    held: dict[Slot, PackedWeight] = {}
+    for slot, each in packed.items():
+        try:
+            held[slot] = PackedWeight(each, slot.device)
+        except CorruptFrameError as error:  # of further codes, which nobody read before
+            raise CorruptFileError(str(error), slot.name) from None
+    decoded = {
+        slot: weight.decoded(slot.dtype)
+        for slot, weight in held.items()
+        if isinstance(slot.value, torch.Tensor) and slot.held == "decoded"
     }
-    with filled({**(dense or {}), **values}):
-        for slot in made:
+    with filled({**(dense or {}), **decoded}):
+        for slot in held:
             for module, attribute in slot.owners:
                 release(module, attribute)
-        for slot, weight in made.items():
-            if slot in values:
+        for slot, weight in held.items():
+            if slot in decoded:
                 slot.keep(weight.packed)
                 continue
             dtype = slot.dtype
             for module, attribute in slot.owners:
                 convert(module, attribute, weight, activations, dtype)
-
-
-def _held(slot: Slot, packed: Packed) -> PackedWeight:
-    try:
-        return PackedWeight(packed, slot.device)
-    except CorruptFrameError as error:  # of further codes, which nobody read before
-        raise CorruptFileError(str(error), slot.name) from None

@@ -6,12 +6,11 @@ from typing import Literal, get_args
 
 from torch import nn
 
-from gradwire import _rules, _validate
+from gradwire import _validate
 from gradwire.quantize import Affine
-from gradwire.torch.weights.pack import check_rules, is_packable
-from gradwire.torch.weights.packer import plain
+from gradwire.torch.weights.pack import is_packable, match_rules
 from gradwire.torch.weights.rounded import is_rounded, release, round_parameter, rounded
-from gradwire.torch.weights.slots import Slot, slots_of
+from gradwire.torch.weights.slots import Slot
 from gradwire.weights.pack import fitting_block
 
 Clipped = Literal["pass", "zero"]
@@ -81,28 +80,23 @@ def straight_through(
     Networks", MLSys 2019, section 3: SAWB. SAWB+, its gradient for all weights, as in IBM's
     fms-model-optimizer (public code).
     """
-    check_rules(rules)
     _validate.choice("clipped", clipped, get_args(Clipped))
     min_ndim = _validate.integer("min_ndim", min_ndim, low=0)
     inner = getattr(model, "_orig_mod", model)  # what torch.compile returns
-    buffers = {id(each) for each in inner.buffers()}
-    every = [slot for slot in slots_of(inner) if id(slot.value) not in buffers]
-    _rules.check(rules, [name for slot in every for name in slot.names])
-    chosen = [(slot, _rules.first(rules, *slot.names)) for slot in every]
-    how = {
-        slot: _how(slot, affine, clipped == "zero" and affine.fit in _CLIPPING)
-        for slot, affine in chosen
+    arguments = {
+        slot: _arguments(slot, affine, clipped == "zero" and affine.fit in _CLIPPING)
+        for slot, affine in match_rules(inner, rules).items()
         if affine is not None and is_packable(slot, min_ndim)
     }
     ending = contextlib.ExitStack()
-    for slot, arguments in how.items():
+    for slot, how in arguments.items():
         for module, attribute in slot.owners:
-            round_parameter(module, attribute, arguments)
+            round_parameter(module, attribute, how)
             ending.callback(release, module, attribute)
     return ending
 
 
-def _how(slot: Slot, affine: Affine, clips: bool) -> tuple[int, int | None, str, bool, str]:
+def _arguments(slot: Slot, affine: Affine, clips: bool) -> tuple[int, int | None, str, bool, str]:
     if any(is_rounded(*owner) for owner in slot.owners):
         raise ValueError(
             f"{slot.name!r} is already rounded: close what straight_through() returned, or give it "
@@ -110,7 +104,7 @@ def _how(slot: Slot, affine: Affine, clips: bool) -> tuple[int, int | None, str,
         )
     if affine.rounding != "nearest":
         raise ValueError(f"{slot.name!r} must be rounded to nearest, not with {affine!r}")
-    parameter = plain(slot)
+    parameter = slot.plain()
     block = fitting_block(slot.shape, affine.block) or affine.block
     how = (affine.bits, block, affine.fit, clips, slot.name)
     rounded(parameter.detach(), *how)  # raises what reading would raise

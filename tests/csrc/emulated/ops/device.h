@@ -12,9 +12,16 @@
 #include <cstring>
 #include <optional>
 
+// A process may load both builds, with the race detector and without.
+#ifdef EMULATED_RACES
+#define GRADWIRE_SCHEMAS(m) STABLE_TORCH_LIBRARY_FRAGMENT(gradwire_watched, m)
+#define GRADWIRE_KERNELS(m) STABLE_TORCH_LIBRARY_IMPL(gradwire_watched, CPU, m)
+#define GRADWIRE_HOST_FUNCTIONS(m) STABLE_TORCH_LIBRARY_IMPL(gradwire_watched, CompositeExplicitAutograd, m)
+#else
 #define GRADWIRE_SCHEMAS(m) STABLE_TORCH_LIBRARY_FRAGMENT(gradwire_emulated, m)
 #define GRADWIRE_KERNELS(m) STABLE_TORCH_LIBRARY_IMPL(gradwire_emulated, CPU, m)
 #define GRADWIRE_HOST_FUNCTIONS(m) STABLE_TORCH_LIBRARY_IMPL(gradwire_emulated, CompositeExplicitAutograd, m)
+#endif
 
 namespace gradwire::ops {
 

@@ -26,9 +26,10 @@ from gradwire.torch.backends.cpu import (
 )
 from gradwire.torch.backends.cuda import encoding
 from gradwire.torch.backends.cuda.buckets import bucket
-from gradwire.torch.backends.cuda.operators import are_for, stateless, takes
+from gradwire.torch.backends.cuda.operators import are_for, takes, thread_memory
 from gradwire.torch.backends.cuda.states import DeviceState, init_state, rollback
-from gradwire.torch.backends.host import number, overlap, told
+from gradwire.torch.backends.host import number, overlap
+from gradwire.torch.backends.staging import naming_loss
 
 __all__ = [
     "bucket",
@@ -58,7 +59,7 @@ def encode(
     made = _encoded(codec, tensor, state, max_nbytes)
     if made is None:
         return host.encode(codec, tensor, on_host(state), max_nbytes)
-    with told(tensor.device):
+    with naming_loss(tensor.device):
         return _native.Frame(made.cpu().numpy())
 
 
@@ -89,7 +90,7 @@ def _encoded(
         return None
     if state is None and takes(codec) and _is_stateless(codec):
         state = DeviceState(codec, tensor.numel())
-        state.plans = stateless()
+        state.plans = thread_memory.stateless
     if not isinstance(state, DeviceState) or not takes(codec) or state.numel != tensor.numel():
         return None
     own = state.codec
@@ -101,7 +102,7 @@ def _encoded(
     if max_nbytes is not None:
         limit = min(limit, _validate.integer("max_nbytes", max_nbytes, low=0))
     flat = tensor.detach().view(-1)
-    with told(tensor.device):
+    with naming_loss(tensor.device):
         frame = torch.empty(limit, dtype=torch.uint8, device=tensor.device)
     rows = encoding.encode([codec], [state], [0, flat.numel()], [limit], flat, 1.0, frame)
     return frame[: int(rows[0, 0])] if len(rows) else None
@@ -124,10 +125,7 @@ def decode(frame: FrameBytes, out: torch.Tensor | None, max_numel: int | None) -
         check(frame, "frame", BYTES)
         # The host looks at the frame before so much memory is taken.
         numel = _native.Frame(frame.cpu().numpy(), max_numel).numel
-        made = torch.empty(numel, dtype=torch.float32, device=frame.device)
-        return (
-            made if _decoded(frame, made, encoding.PLACE, 1.0) else host.decode(frame, made, None)
-        )
+        out = torch.empty(numel, dtype=torch.float32, device=frame.device)
     check_out(out, OUTPUTS)
     fits = max_numel is None or max_numel >= out.numel()
     if fits and _decoded(frame, out, encoding.PLACE, 1.0):
@@ -150,7 +148,7 @@ def _decoded(frame: FrameBytes, out: torch.Tensor, into: int, scale: float) -> b
         data = frame
     else:
         data = torch.from_numpy(np.frombuffer(memoryview(frame), np.uint8).copy())
-    with told(out.device):
+    with naming_loss(out.device):
         data = data.detach().view(-1).to(out.device)
     flat = out.detach().view(-1)
     with torch.no_grad():

@@ -12,22 +12,23 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from gradwire._codec import Codec
-from gradwire.torch.backends import host
-from gradwire.torch.backends.cpu import Encoded, FilledSlot, SlotOrder, Table
+from gradwire.torch.backends.cpu import Encoded, SlotOrder, Table
 from gradwire.torch.backends.cuda import encoding, merging
 from gradwire.torch.backends.cuda.operators import takes
-from gradwire.torch.backends.cuda.slots import KernelSlot
+from gradwire.torch.backends.cuda.slots import FilledSlot
 from gradwire.torch.backends.cuda.states import DeviceState, is_on_device
+from gradwire.torch.backends.host import DeviceBucket
+from gradwire.torch.backends.staging import naming_loss, staging
 
 _NONE = np.empty(0, np.uint32)
 
 
 def bucket(buffer: torch.Tensor, on_device: bool = False) -> "CUDABucket":
     """Return a bucket that is read once its gradients are computed."""
-    return CUDABucket(buffer, on_device)
+    return CUDABucket(buffer, staging(buffer.device), on_device=on_device)
 
 
-class CUDABucket(host.DeviceBucket):
+class CUDABucket(DeviceBucket):
     """A bucket whose values the kernels read and write on the device.
 
     Parameters without kernels are encoded from a copy, by the core.
@@ -49,13 +50,14 @@ class CUDABucket(host.DeviceBucket):
         scale: float,
     ) -> tuple[Table, Exception | None]:
         if not _are_for_kernels(states, codecs):
-            held, frames = [state.on_host() for state in states], out
+            held = [state.on_host() for state in states]
+            frames = out
             if self._on_device:
-                frames = self._staging.empty(torch.Size([sum(limits)]), torch.uint8)
-            encoded = self.core().encode(codecs, held, ends, limits, positions, frames, scale)
+                frames = self._stage.empty(torch.Size([sum(limits)]), torch.uint8)
+            encoded = super().encode(codecs, held, ends, limits, positions, frames, scale)
             if self._on_device:
                 nbytes = int(encoded[0].reshape(-1, 6)[:, 0].sum())
-                self._staging.write(out[:nbytes], frames[:nbytes])
+                self._stage.write(out[:nbytes], frames[:nbytes])
             return encoded
         start, frames = time.perf_counter(), out
         if not self._on_device:
@@ -64,24 +66,22 @@ class CUDABucket(host.DeviceBucket):
             codecs, states, ends, limits, self.buffer, scale, frames, positions
         )
         reads = [started.table] if self._on_device else [started.table, frames]
-        found, *sent = self._staging.read_all(reads)  # frames with the room that limits leave them
+        found, *sent = self._stage.read_all(reads)  # frames with the room that limits leave them
         rows = started.outcomes(found.numpy())
         done, nbytes = len(rows), int(rows[:, 0].sum())
         for each in sent:
             out[:nbytes].copy_(each[:nbytes])
-        spent = 1e9 * (time.perf_counter() - start) * started.shares[:done]
-        table = np.column_stack([rows, spent.astype(np.int64)])
+        table = np.column_stack([rows, _shares(start, ends)[:done]])
         if done == len(codecs):
             return table, None
         # The core says what is wrong, with a copy of the state.
         one, pair = slice(done, done + 1), slice(2 * done, 2 * done + 2)
         room = torch.empty(limits[done], dtype=torch.uint8, device="cpu")
         twin = copy.deepcopy(states[done]).on_host()
-        _, error = self.core().encode(
+        _, error = super().encode(
             codecs[one], [twin], ends[pair], limits[one], positions[one], room, scale
         )
-        refused = RuntimeError("kernels refuse a gradient that the core encodes")
-        return table, error or refused
+        return table, error or RuntimeError("kernels refuse a gradient that the core encodes")
 
     @override
     def split(
@@ -94,41 +94,34 @@ class CUDABucket(host.DeviceBucket):
         owners: Sequence[Sequence[int]],
         ranks: int,
     ) -> list[torch.Tensor]:
-        given = codecs, frames, sizes, counts, bounds, owners, ranks
         if self._on_device and codecs and all(map(takes, codecs)):
-            with host.told(frames.device):
-                parts = merging.split(*given)
-            if parts is not None:
-                return parts
-        parts = super().split(codecs, self._down(frames[: sum(sizes)]), *given[2:])
-        return list(torch.split(self._up(torch.cat(parts)), [part.numel() for part in parts]))
+            with naming_loss(frames.device):
+                cut = merging.split(codecs, frames, sizes, counts, bounds, owners, ranks)
+            if cut is not None:
+                return cut
+        return super().split(codecs, frames, sizes, counts, bounds, owners, ranks)
 
     @override
     def fills(self, parameters: Sequence[Encoded]) -> bool:
-        codecs, states = [], []
-        for each in parameters:
-            codecs.append(each.codec)
-            states.append(each.state)
+        codecs, states = [each.codec for each in parameters], [each.state for each in parameters]
         return self._on_device and (not codecs or _are_for_kernels(states, codecs))
 
     @override
     def fill(self, slot: torch.Tensor, order: SlotOrder) -> FilledSlot:
-        with host.told(self.buffer.device):
-            return KernelSlot(self.buffer, slot, order)
+        with naming_loss(self.buffer.device):
+            return FilledSlot(self.buffer, slot, order)
 
     @override
     def values_of(
         self, frames: torch.Tensor, sizes: Sequence[int], numels: Sequence[int], positions: bool
     ) -> tuple[torch.Tensor, NDArray[np.uint32]]:
         if self._on_device and numels and not positions:
-            stops = list(itertools.accumulate(numels))
-            ends = [end for pair in zip([0, *stops], stops, strict=False) for end in pair]
+            ends = encoding.ends_of(numels)
             starts = list(itertools.accumulate(sizes[:-1], initial=0))
-            values = torch.empty(stops[-1], dtype=torch.float32, device=frames.device)
+            values = torch.empty(ends[-1], dtype=torch.float32, device=frames.device)
             if encoding.decode(values, frames, ends, starts, sizes, 1, encoding.PLACE, 1.0):
                 return values, _NONE
-        read, places = super().values_of(self._down(frames[: sum(sizes)]), sizes, numels, positions)
-        return self._up(read), places
+        return super().values_of(frames, sizes, numels, positions)
 
     # The receiving thread ---------------------------------------------------------------------
 
@@ -151,12 +144,8 @@ class CUDABucket(host.DeviceBucket):
         places, over = offsets[:, :-1].T.tolist(), ranks or 0
         if self._decode(frames, places, lengths, ends, unused, into, scale, over):
             return _shares(began, ends)
-        copied = self.core()
-        spent = copied.average(
-            self._down(frames), starts, sizes, ends, unused, senders, scale, ranks
-        )
-        self.buffer.copy_(copied.values)
-        return spent
+        self._fetched = None  # of the gradients: uncompressed averages may be there by now
+        return super().average(frames, starts, sizes, ends, unused, senders, scale, ranks)
 
     def _decode(
         self,
@@ -167,13 +156,13 @@ class CUDABucket(host.DeviceBucket):
         unused: Sequence[bool],
         into: int,
         scale: float,
-        over: int = 0,
+        over: int,
     ) -> bool:
         """Decode the frames of each range by kernels, and clear unused ranges, if they can."""
         used = [i for i, skipped in enumerate(unused) if not skipped]
         done = not used or encoding.decode(
             self.buffer,
-            self._there(frames),
+            frames if self._on_device else self._stage.upload(frames),
             [end for i in used for end in ends[2 * i : 2 * i + 2]],
             [start for i in used for start in starts[i]],
             [nbytes for i in used for nbytes in sizes[i]],
@@ -199,13 +188,14 @@ class CUDABucket(host.DeviceBucket):
     ) -> tuple[torch.Tensor, Exception | None, int]:
         # By what has encoded: only that can undo both.
         if states and not any(is_on_device(state) for state in states):
-            held, there = [state.on_host() for state in states], self._down(received)
-            frames, error, at = super().merge(there, bounds, codecs, held, ends, unused)
-            return self._up(frames), error, at
-        with host.told(self.buffer.device):
-            ranges = merging.Ranges(codecs, states, ends, unused)
-            frames, error, at = merging.merge(self._there(received), bounds, ranges)
-            return (frames if self._on_device else self._staging.read(frames)), error, at
+            held = [state.on_host() for state in states]
+            return super().merge(received, bounds, codecs, held, ends, unused)
+        with naming_loss(self.buffer.device):
+            if not self._on_device:
+                received = self._stage.upload(received)
+            owned = merging.Ranges(codecs, states, ends, unused)
+            frames, error, at = merging.merge(received, bounds, owned)
+            return (frames if self._on_device else self._stage.read(frames)), error, at
 
     @override
     def frame_sizes(
@@ -213,7 +203,7 @@ class CUDABucket(host.DeviceBucket):
     ) -> list[list[int] | None]:
         if not self._on_device:
             return super().frame_sizes(data, bounds, counts)
-        with host.told(data.device):
+        with naming_loss(data.device):
             rows = merging.heads(data, bounds, max(counts, default=0))[:, :, 1]
         found = [own[:count].tolist() for own, count in zip(rows, counts, strict=True)]
         lengths = np.diff(np.array(bounds).reshape(-1, 2), axis=1)[:, 0].tolist()
@@ -240,22 +230,11 @@ class CUDABucket(host.DeviceBucket):
             for at in itertools.accumulate(own[:-1], initial=start)
             if own
         ]
-        done = self._decode(
-            frames,
-            places,
-            [[nbytes] for own in sizes for nbytes in own],
-            [end for pairs in ends for end in pairs],
-            [skipped for own in unused for skipped in own],
-            encoding.RANKS,
-            scale,
-            ranks,
-        )
-        if done:
+        lengths = [[nbytes] for own in sizes for nbytes in own]
+        every, skipped = list(itertools.chain(*ends)), list(itertools.chain(*unused))
+        if self._decode(frames, places, lengths, every, skipped, encoding.RANKS, scale, ranks):
             return [_shares(began, pairs) for pairs in ends]
-        copied = self.core()
-        spent = copied.average_sums(self._down(frames), starts, sizes, ends, unused, scale, ranks)
-        self.buffer.copy_(copied.values)
-        return spent
+        return super().average_sums(frames, starts, sizes, ends, unused, scale, ranks)
 
 
 def _are_for_kernels(states: Sequence[Any], codecs: Sequence[Codec]) -> bool:

@@ -9,11 +9,17 @@ from numpy.typing import NDArray
 from gradwire._codec import Codec
 from gradwire.torch.backends.cuda.operators import operators
 from gradwire.torch.backends.cuda.states import DeviceState, Encoding, on_device
-from gradwire.torch.backends.host import staging, told
+from gradwire.torch.backends.staging import naming_loss, staging
 
 PLACE, ADD, RANKS, SENDERS = range(4)  # what becomes of decoded values: see csrc/bucket/decode.h
 # Devices that have met a frame of drawn positions: these take more memory to read.
 _seeded: set[torch.device] = set()
+
+
+def ends_of(numels: Sequence[int]) -> list[int]:
+    """Return the starts and stops, alternating, of parts of these lengths one after another."""
+    ends: list[int] = np.repeat(np.cumsum([0, *numels]), 2)[1:-1].tolist()
+    return ends
 
 
 def encode(
@@ -24,18 +30,14 @@ def encode(
     gradients: torch.Tensor,
     scale: float,
     out: torch.Tensor,
-    positions: Sequence[NDArray[np.uint32] | None] = (),
 ) -> NDArray[np.int64]:
     """Encode parts of a flat tensor on the current stream, and wait for the outcomes.
-
-    The frames are concatenated in `out`: bytes on the device, aligned to 16, with room for all
-    limits. Positions may be given for each part; where None, the codec selects.
 
     Returns a row for each part: bytes, entries sent, entries asked for or -1, entries trimmed, and
     whether all of the input was zero. Fewer rows than parts if one failed: encode that part on the
     host for the error.
     """
-    started = start(codecs, states, ends, limits, gradients, scale, out, positions)
+    started = start(codecs, states, ends, limits, gradients, scale, out)
     return started.outcomes(staging(gradients.device).read(started.table).numpy())
 
 
@@ -49,11 +51,15 @@ def start(
     out: torch.Tensor,
     positions: Sequence[NDArray[np.uint32] | None] = (),
 ) -> Encoding:
-    """Start to encode as `encode` does, without waiting for `Encoding.outcomes`."""
+    """Start to encode parts of a flat tensor, on the current stream.
+
+    The frames are concatenated in `out`: bytes on the device, aligned to 16, with room for all
+    limits. Positions may be given for each part; where None, the codec selects.
+    """
     if positions and all(each is None for each in positions):
         positions = ()
     given = [each is not None for each in positions]
-    plan = states[0].plans.of(codecs, list(ends), gradients, given)
+    plan = states[0].plans.of(codecs, ends, gradients, given)
     most = plan.most
     if positions:
         most = [
@@ -61,7 +67,7 @@ def start(
             for bound, codec, numel, each in zip(most, codecs, plan.numels, positions, strict=True)
         ]
     limits = list(map(min, limits, most))
-    with told(gradients.device), on_device(states, gradients.device, plan.shared):
+    with naming_loss(gradients.device), on_device(states, gradients.device, plan.shared):
         table = plan.encode(gradients, limits, plan.shared, scale, out, positions)
         return Encoding(states, plan, table)
 
@@ -92,7 +98,7 @@ def decode(
         return False
     stage = staging(out.device)
     for seeded in (True,) if out.device in _seeded else (False, True):
-        with told(out.device):
+        with naming_loss(out.device):
             verdicts = operators().decode_bucket(
                 out, data, list(ends), list(starts), list(sizes), ranks, into, scale, seeded, over
             )

@@ -12,6 +12,7 @@ import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
@@ -27,7 +28,7 @@ from gradwire.sparsify import All, Sparsifier, TopK
 from gradwire.torch.backends.cuda import encoding, structs
 from gradwire.torch.backends.cuda.operators import completed, operators
 from gradwire.torch.backends.cuda.states import NBYTES, ROOM, STATUS, DeviceState, undoable
-from gradwire.torch.backends.host import staging
+from gradwire.torch.backends.staging import staging
 
 _START, _NBYTES, _NUMEL, _COUNT = range(4)  # columns of csrc/bucket/heads.h
 _PARTS = 2  # of a range, at most: see rust/core/src/frame/split.rs
@@ -45,10 +46,39 @@ class Ranges:
     ends: Sequence[int]
     unused: Sequence[bool]
 
-    @property
-    def numels(self) -> list[int]:
-        """Entries of each range."""
-        return [end - start for start, end in zip(self.ends[::2], self.ends[1::2], strict=True)]
+
+@dataclass(slots=True, eq=False)
+class _Range:
+    """A range that is merged, and its sums."""
+
+    number: int  # among all ranges of the owner
+    codec: Codec
+    state: DeviceState
+    start: int  # in its parameter
+    sums: torch.Tensor
+    residual: torch.Tensor | None = None  # which has gone from the state into the sums
+
+    def join(self) -> None:
+        """Have the residual take part, if the largest sums are selected."""
+        if self.codec.sparsify.selects and self.codec.memory.keeps:
+            self.residual = self.state.join(self.start, self.sums)
+
+    def undo(self) -> NonFiniteError | None:
+        """Put the residual back; return the error of sums that are not finite, if it was there."""
+        if self.residual is None:
+            return None
+        self.state._lower(self.start, self.residual, self.state.step)
+        bad = torch.nonzero(~torch.isfinite(self.sums))
+        return NonFiniteError(len(bad), int(bad[0]), self.state.name) if len(bad) else None
+
+    def most(self, sent: int, ranks: int) -> int:
+        """Return how many sums may be sent; -1 for all of them, including zeros."""
+        if not self.codec.sparsify.selects:
+            return -1
+        target, numel = (self.state.last or {}).get("target"), self.sums.numel()
+        if self.codec.sparsify.kind in _TARGETED and target == self.state.numel:
+            return numel
+        return min(-(-_SUMS[0] * sent // (_SUMS[1] * ranks)), numel)
 
 
 def split(
@@ -102,62 +132,37 @@ def merge(
 
     On an error, the core repeats it on copies for the message; residuals may have changed.
     """
-    device, used = data.device, np.flatnonzero(np.logical_not(ranges.unused)).tolist()
-    found = heads(data, bounds, _PARTS * len(ranges.codecs))
+    device, nothing = data.device, torch.empty(0, dtype=torch.uint8, device=data.device)
+    numels = np.diff(np.array(ranges.ends, np.int64).reshape(-1, 2))[:, 0].tolist()
+    found = heads(data, bounds, _PARTS * len(numels))
     messages = zip(found, bounds[::2], bounds[1::2], strict=True)
-    parts = [_parts(rows, start, stop, ranges.numels) for rows, start, stop in messages]
+    parts = [_parts(rows, start, stop, numels) for rows, start, stop in messages]
     whole = [each for each in parts if each is not None]
-    nothing = torch.empty(0, dtype=torch.uint8, device=device)
     if len(whole) < len(parts):
         return nothing, *_host_error(data, bounds, ranges)
+    used = np.flatnonzero(np.logical_not(ranges.unused)).tolist()
     if not used:
         return nothing, None, 0
-    numels = [ranges.numels[i] for i in used]
-    stops = list(itertools.accumulate(numels))
-    ends = [end for pair in zip([0, *stops], stops, strict=False) for end in pair]
-    sums, verdicts = _add_up(data, [[each[i] for i in used] for each in whole], ends)
-    codecs, states = [ranges.codecs[i] for i in used], [ranges.states[i] for i in used]
-    places = zip(used, codecs, states, ends[::2], ends[1::2], strict=True)
-    joined = [
-        _Joined(i, state, ranges.ends[2 * i], sums[begin:end])
-        for i, codec, state, begin, end in places
-        if codec.sparsify.selects and codec.memory.keeps
+    sums, verdicts = _add_up(data, [[each[i] for i in used] for each in whole])
+    merged = [
+        _Range(i, ranges.codecs[i], ranges.states[i], ranges.ends[2 * i], part)
+        for i, part in zip(used, torch.split(sums, [numels[i] for i in used]), strict=True)
     ]
-    most = [
-        _most(codec, state, numel, sum(int(rows[i][:, _COUNT].sum()) for rows in whole), len(whole))
-        for i, codec, state, numel in zip(used, codecs, states, numels, strict=True)
-    ]
-    out, table = _encode(sums, ends, codecs, states, most)
+    for each in merged:
+        each.join()
+    sent = [sum(int(rows[each.number][:, _COUNT].sum()) for rows in whole) for each in merged]
+    most = [each.most(count, len(whole)) for each, count in zip(merged, sent, strict=True)]
+    out, table = _encode(sums, merged, most)
     rows, *failed = staging(device).read_all([table, *(each[:1] for each in verdicts)])
     if any(map(int, failed)) or rows[:, STATUS].any():
-        for each in joined:
-            each.undo()
-        overflows = next(filter(None, (each.overflow() for each in joined)), None)
-        return nothing, *_host_error(data, bounds, ranges, overflows)
+        errors = [(each.undo(), each.number) for each in merged]
+        overflow = next(((error, at) for error, at in errors if error is not None), None)
+        return nothing, *_host_error(data, bounds, ranges, overflow)
     sizes = rows[:, NBYTES].tolist()
-    bad = _absorb(sums, ends, codecs, states, [ranges.ends[2 * i] for i in used], out, sizes)
+    bad = _absorb(sums, merged, out, sizes)
     if bad is not None:
-        at, error = bad
-        return nothing, error, used[at]
+        return nothing, *bad
     return out[: sum(sizes)], None, len(ranges.codecs)
-
-
-class _Joined:
-    """The residual of a range, which takes part in its sums and has gone from the state."""
-
-    def __init__(self, at: int, state: DeviceState, start: int, sums: torch.Tensor) -> None:
-        self._at, self._state, self._start, self._sums = at, state, start, sums
-        self._own = state.join(start, sums)
-
-    def undo(self) -> None:
-        self._state._lower(self._start, self._own, self._state.step)
-
-    def overflow(self) -> tuple[NonFiniteError, int] | None:
-        """Return the error of sums that are not finite, and the range; None if all are."""
-        bad = torch.nonzero(~torch.isfinite(self._sums))
-        if not len(bad):
-            return None
-        return NonFiniteError(len(bad), int(bad[0]), self._state.name), self._at
 
 
 def _parts(
@@ -182,79 +187,55 @@ def _parts(
 
 
 def _add_up(
-    data: torch.Tensor, parts: Sequence[Sequence[NDArray[np.int64]]], ends: Sequence[int]
+    data: torch.Tensor, parts: Sequence[Sequence[NDArray[np.int64]]]
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """Return the sums of all ranks' frames, and whether each frame was valid."""
-    sums = torch.zeros(ends[-1], dtype=torch.float32, device=data.device)
-    alike: list[list[int]] = [[], [], []]  # ends, starts and bytes, if all ranks cut at one place
-    others: list[list[list[int]]] = [[[], [], []] for _ in parts]
-    for i, begin in enumerate(ends[::2]):
-        own = [rank[i] for rank in parts]
-        same = all(np.array_equal(each[:, _NUMEL], own[0][:, _NUMEL]) for each in own)
-        for rank, rows in enumerate(own):
-            at = begin
-            for j, (start, nbytes, numel, _) in enumerate(rows.tolist()):
-                if not same:
-                    pairs, starts, lens = others[rank]
-                    pairs += (at, at + numel)
-                    starts.append(start)
-                    lens.append(nbytes)
-                elif rank == 0:
-                    alike[0] += (at, at + numel)
-                    alike[1] += [int(each[j, _START]) for each in own]
-                    alike[2] += [int(each[j, _NBYTES]) for each in own]
-                at += numel
-    ranks = len(parts)
-    calls = [(*alike, ranks, encoding.RANKS, float(ranks))]
-    calls += [(*each, 1, encoding.ADD, 1.0) for each in others]
-    decode = operators().decode_bucket
-    return sums, [decode(sums, data, *call, False, 0) for call in calls if call[0]]
-
-
-def _most(codec: Codec, state: DeviceState, numel: int, sent: int, ranks: int) -> int:
-    """Return how many sums of a range may be sent; -1 for all of them, including zeros."""
-    if not codec.sparsify.selects:
-        return -1
-    target = None if state.last is None else state.last["target"]
-    if codec.sparsify.kind in _TARGETED and target == state.numel:
-        return numel
-    return min(-(-_SUMS[0] * sent // (_SUMS[1] * ranks)), numel)
+    every = [np.concatenate(rank) for rank in parts]
+    numel = int(every[0][:, _NUMEL].sum())
+    sums = torch.zeros(numel, dtype=torch.float32, device=data.device)
+    alike = all(np.array_equal(rows[:, _NUMEL], every[0][:, _NUMEL]) for rows in every)
+    verdicts = []
+    # Frames of parts that all ranks cut at one place are added up by one call.
+    for group in [every] if alike else [[rows] for rows in every]:
+        places = np.stack(group, 1)
+        into, scale = (encoding.RANKS, len(group)) if alike else (encoding.ADD, 1)
+        verdicts.append(
+            operators().decode_bucket(
+                *(sums, data, encoding.ends_of(places[:, 0, _NUMEL].tolist())),
+                *(places[..., column].reshape(-1).tolist() for column in (_START, _NBYTES)),
+                *(len(group), into, float(scale), False, 0),
+            )
+        )
+    return sums, verdicts
 
 
 def _encode(
-    sums: torch.Tensor,
-    ends: Sequence[int],
-    codecs: Sequence[Codec],
-    states: Sequence[DeviceState],
-    most: Sequence[int],
+    sums: torch.Tensor, merged: Sequence[_Range], most: Sequence[int]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Encode sums, at most ``most`` of each range; return the frames and their table."""
+    codecs = [each.codec for each in merged]
     again = [_sum_codec(codec.quantize, codec.indices, codec.sparsify.selects) for codec in codecs]
     named = [codec.sparsify.kind if codec.sparsify.selects else None for codec in codecs]
-    plan = states[0].plans.of(again, list(ends), sums, [], named)
+    ends = encoding.ends_of([each.sums.numel() for each in merged])
+    plan = merged[0].state.plans.of(again, ends, sums, named=named)
     limits = [
         codec._codec.max_encoded_len(numel, None if few < 0 else few)
         for codec, numel, few in zip(codecs, plan.numels, most, strict=True)
     ]
     out = torch.empty(sum(limits), dtype=torch.uint8, device=sums.device)
-    return out, plan.encode(sums, limits, _merge_states(states, sums.device), 1.0, out, most=most)
-
-
-@dataclass(frozen=True, slots=True)
-class _SumCodec:
-    """The codec for sums, as a key of its own: no other use may share its plans."""
-
-    sparsify: Sparsifier
-    quantize: Quantizer
-    indices: object
-    memory: NoMemory
+    states = _merge_states([each.state for each in merged], sums.device)
+    return out, plan.encode(sums, limits, states, 1.0, out, most=most)
 
 
 @functools.lru_cache(256)
 def _sum_codec(quantize: Quantizer, indices: object, selects: bool) -> Codec:
-    """Return the codec that encodes sums; the same object for the same parts."""
-    sparsify = TopK(ratio=1.0) if selects else All()
-    return cast("Codec", _SumCodec(sparsify, quantize, indices, NoMemory()))
+    """Return the codec that encodes sums; the same object for the same parts.
+
+    It is no `Codec`, so that no other use shares its plans.
+    """
+    sparsify: Sparsifier = TopK(ratio=1.0) if selects else All()
+    parts = {"sparsify": sparsify, "quantize": quantize, "memory": NoMemory()}
+    return cast("Codec", SimpleNamespace(**parts, indices=indices))
 
 
 def _merge_states(states: Sequence[DeviceState], device: torch.device) -> list[torch.Tensor]:
@@ -268,31 +249,26 @@ def _merge_states(states: Sequence[DeviceState], device: torch.device) -> list[t
 
 
 def _absorb(
-    sums: torch.Tensor,
-    ends: Sequence[int],
-    codecs: Sequence[Codec],
-    states: Sequence[DeviceState],
-    begins: Sequence[int],
-    frames: torch.Tensor,
-    sizes: Sequence[int],
-) -> tuple[int, NonFiniteError] | None:
-    """Add the unsent rest of sums to residuals; return the first range with a non-finite one."""
-    keeps = [i for i, codec in enumerate(codecs) if codec.memory.keeps]
+    sums: torch.Tensor, merged: Sequence[_Range], frames: torch.Tensor, sizes: Sequence[int]
+) -> tuple[NonFiniteError, int] | None:
+    """Add the unsent rest of sums to residuals; return the first error, and its range."""
+    starts = list(itertools.accumulate(sizes[:-1], initial=0))
+    ends = encoding.ends_of([each.sums.numel() for each in merged])
+    keeps = [i for i, each in enumerate(merged) if each.codec.memory.keeps]
     if not keeps:
         return None
-    starts = list(itertools.accumulate(sizes[:-1], initial=0))
-    kept = [states[i] for i in keeps]
-    with undoable(kept) as tensors:
+    kept = [merged[i] for i in keeps]
+    with undoable([each.state for each in kept]) as tensors:
         outcomes = operators().absorb_bucket(
-            completed([codecs[i] for i in keeps], [state.numel for state in kept]),
-            *(tensors, [begins[i] for i in keeps], sums),
+            completed([each.codec for each in kept], [each.state.numel for each in kept]),
+            *(tensors, [each.start for each in kept], sums),
             *([end for i in keeps for end in ends[2 * i : 2 * i + 2]], frames),
             *([starts[i] for i in keeps], [sizes[i] for i in keeps]),
         )
         found = staging(sums.device).read(outcomes).numpy().view(np.int64).reshape(-1, 2)
-    for i, (count, first) in zip(keeps, found.tolist(), strict=True):
+    for each, (count, first) in zip(kept, found.tolist(), strict=True):
         if count:
-            return i, NonFiniteError(count, first, states[i].name)
+            return NonFiniteError(count, first, each.state.name), each.number
     return None
 
 

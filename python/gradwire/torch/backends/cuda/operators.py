@@ -21,9 +21,8 @@ from gradwire._codec import Codec
 from gradwire.errors import DeviceError
 from gradwire.extension import Quantizer, Sparsifier
 from gradwire.torch.backends.cuda import structs
-from gradwire.torch.backends.host import staging, told
+from gradwire.torch.backends.staging import naming_loss, staging
 
-_kept = threading.local()
 _library, _device = "gradwire", "cuda"
 """The tests, which have no GPU, name a library of operators for the CPU."""
 
@@ -45,7 +44,7 @@ def hindrance(device: torch.device) -> str | None:
     Raises a DeviceError if the device is lost.
     """
     try:
-        with told(device):
+        with naming_loss(device):
             operators().probe(torch.empty(0, device=device))
     except AttributeError:
         return "the library is of another version of gradwire"
@@ -80,8 +79,6 @@ def completed(
         piece.indices = structs.INDICES.index(codec.indices)
         piece.memory = structs.memory_of(codec.memory)
         piece.sparsify = structs.sparsify_of(codec.sparsify)
-        stages = getattr(codec.sparsify, "stages", 0)
-        piece.sparsify.start_stages = stages if isinstance(stages, int) else 0
         piece.quantize = structs.quantize_of(codec.quantize)
         piece.pattern = structs.pattern_of(codec)
     for piece, is_given in zip(pieces, given, strict=False):
@@ -116,7 +113,6 @@ class EncodePlan:
         named: Sequence[str | None] = (),
     ) -> None:
         self.codecs = tuple(codecs)
-        self.key = (like.device, like.dtype, list(ends), list(given), named)
         self.shared: list[torch.Tensor] = []
         self._room: int | None = None
         self._nowhere = torch.empty(0, dtype=torch.int32, device=like.device)
@@ -160,7 +156,7 @@ class EncodePlan:
             there = staging(gradients.device).upload(torch.from_numpy(given.view(np.int32)))
         if self._room is None or counts:
             self._room = operators().encode_room(self.number, counts)
-        scratch = _scratch(gradients.device, self._room)
+        scratch = thread_memory.scratch(gradients.device, self._room)
         table: torch.Tensor = operators().encode_bucket(
             self.number, gradients, limits, states, scale, out, scratch, there, counts
         )
@@ -172,30 +168,27 @@ class PlanCache:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._kept: OrderedDict[object, EncodePlan] = OrderedDict()
+        self._plans: OrderedDict[object, EncodePlan] = OrderedDict()
         self._last: EncodePlan | None = None
 
     def of(
         self,
         codecs: Sequence[Codec],
-        ends: list[int],
+        ends: Sequence[int],
         like: torch.Tensor,
-        given: list[bool],
+        given: Sequence[bool] = (),
         named: Sequence[str | None] = (),
     ) -> EncodePlan:
         """Return the plan for such tensors; a new one if codecs have changed."""
-        key = like.device, like.dtype, ends, given, named
-        plan = self._last
-        if plan is None or plan.key != key or not plan.of(codecs):
-            fixed = like.device, like.dtype, tuple(ends), tuple(given), tuple(named)
-            plan = self._kept.get(fixed)
-            if plan is None or not plan.of(codecs):
-                plan = self._kept[fixed] = EncodePlan(codecs, ends, like, given, named)
-            self._kept.move_to_end(fixed)
-            if len(self._kept) > self._most:
-                self._kept.popitem(last=False)
-            if not named:  # sums are encoded between encodes of the same parts
-                self._last = plan
+        key = like.device, like.dtype, tuple(ends), tuple(given), tuple(named)
+        plan = self._plans.get(key)
+        if plan is None or not plan.of(codecs):
+            plan = self._plans[key] = EncodePlan(codecs, ends, like, given, named)
+        self._plans.move_to_end(key)
+        if len(self._plans) > self._most:
+            self._plans.popitem(last=False)
+        if not named:  # sums are encoded between encodes of the same parts
+            self._last = plan
         return plan
 
     def takes(self, codecs: Sequence[Codec]) -> bool:
@@ -204,24 +197,20 @@ class PlanCache:
         return planned or all(map(takes, {id(codec): codec for codec in codecs}.values()))
 
 
-def stateless() -> PlanCache:
-    """Return this thread's plans for codecs without states, which would otherwise own them."""
-    plans: PlanCache | None = getattr(_kept, "plans", None)
-    if plans is None:
-        plans = _kept.plans = PlanCache(16)
-    return plans
+class _ThreadMemory(threading.local):
+    """What all calls of a thread share: the work of one thread on a device is ordered."""
+
+    def __init__(self) -> None:
+        self.stateless = PlanCache(16)  # of codecs without states, which would otherwise own them
+        self._scratch: dict[torch.device, torch.Tensor] = {}
+
+    def scratch(self, device: torch.device, nbytes: int) -> torch.Tensor:
+        """Return scratch memory on a device, which only grows."""
+        room = self._scratch.get(device)
+        if room is None or room.numel() < nbytes:
+            self._scratch.pop(device, None)
+            room = self._scratch[device] = torch.empty(nbytes, dtype=torch.uint8, device=device)
+        return room
 
 
-def _scratch(device: torch.device, nbytes: int) -> torch.Tensor:
-    """Return this thread's scratch memory on a device, which only grows.
-
-    Calls share it, because the work of one thread on a device is ordered.
-    """
-    rooms: dict[torch.device, torch.Tensor] | None = getattr(_kept, "rooms", None)
-    if rooms is None:
-        rooms = _kept.rooms = {}
-    room = rooms.get(device)
-    if room is None or room.numel() < nbytes:
-        rooms.pop(device, None)
-        room = rooms[device] = torch.empty(nbytes, dtype=torch.uint8, device=device)
-    return room
+thread_memory = _ThreadMemory()

@@ -9,9 +9,10 @@ import functools
 import torch
 
 from gradwire.torch.backends import cpu
+from gradwire.torch.backends.cpu import finite
 from gradwire.torch.backends.cuda.states import add_flushed
-from gradwire.torch.backends.host import checksum, staging
-from gradwire.torch.backends.signed_sums import SUMS, sums_of
+from gradwire.torch.backends.host import checksum
+from gradwire.torch.backends.staging import staging
 
 _PARTS = (300, 212)  # a whole number of wide loads each, so that kernels with these are loaded, too
 
@@ -25,7 +26,7 @@ def preload(device: torch.device) -> None:
                 room = torch.zeros(start + sum(_PARTS), dtype=dtype, device=device)
                 _dense(room[start:])
                 _sparse(room[start:])
-        _ratio(torch.zeros(2 * SUMS, device=device))
+        _ratio(torch.zeros(2 * 64, device=device))
         slot = torch.zeros(sum(_PARTS), dtype=torch.uint8, device=device)
         torch.cat([slot, slot.new_empty(1)]).repeat(2)  # what owners of ranges send
         slot[:8].cpu()
@@ -38,7 +39,7 @@ def _dense(values: torch.Tensor) -> None:
     """Run the operations for uncompressed parameters, and for gradients in ``.grad``."""
     parts, packed = torch.split(values, list(_PARTS)), torch.empty_like(values)
     torch.cat(parts, out=packed)
-    cpu.finite(packed.fill_(torch.inf), _holds)  # which looks at all of them then
+    finite(packed.fill_(torch.inf), _holds)  # which looks at all of them then
     total = packed.new_zeros(packed.shape, dtype=torch.promote_types(packed.dtype, torch.float32))
     total += packed
     torch.add(packed, 0.0, out=total)
@@ -65,9 +66,12 @@ def _sparse(values: torch.Tensor) -> None:
 
 
 def _ratio(values: torch.Tensor) -> None:
-    """Run the operations that measure the ratio of squares: see engine/square_ratio.py."""
-    sums, rows = values.new_full((2, SUMS + 1), torch.nan), values.view(-1, SUMS)
+    """Run the operations that measure the ratio of squares: see exchange/squares.py."""
+    rows = values.view(2, -1)
+    sums = rows.new_full((2, rows.shape[1] + 1), torch.nan)
     for row, part in zip(sums, (rows, rows.half()), strict=True):
-        sums_of(part, rows, row)
+        part = part.float()
+        torch.sum(part * rows, 0, out=row[:-1])
+        torch.sum(part.square(), (0, 1), out=row[-1])
     sums.bfloat16().float()
     torch.nn.functional.pad(values[1:], (0, 1))

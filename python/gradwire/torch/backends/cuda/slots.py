@@ -11,11 +11,11 @@ from gradwire.torch.backends.cpu import SlotAverages, SlotFacts, SlotOrder, Tabl
 from gradwire.torch.backends.cuda import encoding
 from gradwire.torch.backends.cuda.operators import operators
 from gradwire.torch.backends.cuda.states import COLUMNS, Encoding
-from gradwire.torch.backends.host import staging, told
+from gradwire.torch.backends.staging import naming_loss, staging
 
 
-class KernelSlot:
-    """A slot being filled by kernels: see `gradwire.torch.backends.FilledSlot`."""
+class FilledSlot:
+    """A slot that kernels fill; ``launched`` is how many seconds it took to have them do that."""
 
     __slots__ = (
         *("_began", "_buffer", "_done", "_order", "_shares", "_stage", "_started", "_table"),
@@ -66,8 +66,13 @@ class KernelSlot:
         return self._stage.seconds(self._began, self._done)
 
     def average(self, slots: torch.Tensor, *, senders: bool, checks: bool) -> SlotAverages:
-        """Decode the slots of all ranks, and wait for the outcome."""
-        with told(self._buffer.device):
+        """Write the averages of all slots to the bucket, and wait for the outcome.
+
+        Each row is the slot of one rank. Nothing is written unless all slots and all frames are
+        valid: otherwise read the headers, or call `Bucket.average`, for the error. Parameters that
+        are zero on all ranks are set to zero. On request, tells whether the bucket then is finite.
+        """
+        with naming_loss(self._buffer.device):
             stage, order, places = self._stage, self._order, self._order.places
             began = stage.moment()
             reads = [slots[:, : places.front], self._table]

@@ -5,6 +5,7 @@ moment, if any. Each buffer exists twice, the current one and one for the next e
 """
 
 import ctypes
+import functools
 import operator
 import threading
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,7 @@ from gradwire.errors import StateInUseError
 from gradwire.state import VERSION, State, StateBase
 from gradwire.torch.backends.cuda import structs
 from gradwire.torch.backends.cuda.operators import EncodePlan, PlanCache, completed, operators
-from gradwire.torch.backends.host import staging, told
+from gradwire.torch.backends.staging import naming_loss, staging
 
 ROOM, _ALIGN = 1024, 256  # as csrc/ops/pieces.h has them
 _MOMENTS = {"momentum_correction": "momentum", "adam_correction": "second_moment"}
@@ -104,26 +105,20 @@ class DeviceState(StateBase):
         self._device = self._encoding = None
         self._shared.clear()
 
-    def _write_rate(self) -> None:
-        assert self._device is not None
-        assert self._rate is not None
-        at = structs.State.rate.offset  # filled in there, without waiting for the device
-        self._device[at : at + 8].view(torch.float64).fill_(self._rate)
-        self._written = self._rate
-
-    def failed(self) -> None:
-        """Record a failed encode: there is nothing to undo."""
+    def _load(self, state_dict: dict[str, Any]) -> State:
+        """Go on from a state dict on the host, and return the core's state."""
+        host = self._host
+        if host is None:
+            host = self._codec.init_state(self.numel, name=self.name, stream=self.stream)
+        host.load_state_dict(state_dict)
+        self._host, self._new = host, False
+        self._leave()
         self._undoable = False
+        return host
 
     def _fetched(self) -> State:
-        if self._host is None:
-            host = self._codec.init_state(self.numel, name=self.name, stream=self.stream)
-            host.load_state_dict(self._read())
-            self._host = host
-            self._leave()
-            self.failed()
         self._new = False
-        return self._host
+        return self._load(self._read()) if self._host is None else self._host
 
     def _upload(self, device: torch.device) -> None:
         host = self._host
@@ -132,15 +127,15 @@ class DeviceState(StateBase):
         codec, last = host.codec, self.last
         self._forget(codec, host.step)
         self._last = last
-        layout = StateLayout(codec, self.numel)
-        state = torch.zeros(layout.nbytes, dtype=torch.uint8, device=device)
+        state = torch.zeros(_buffers_of(codec, self.numel)[1], dtype=torch.uint8, device=device)
         data = torch.frombuffer(bytearray(self._struct(codec, held)), dtype=torch.uint8)
         state[: len(data)].copy_(data)
+        self._device = state
         if not self._new:
-            for name, buffer in layout.buffers(state, 0).items():
+            for name, buffer in self._buffers(0).items():
                 buffer.copy_(torch.from_numpy(held[name]).view(buffer.dtype))
         self._rate = self._written = host.learning_rate
-        self._device, self._host, self._new = state, None, False
+        self._host, self._new = None, False
 
     def _struct(self, codec: Codec, held: dict[str, Any]) -> Any:
         """Return the struct of the state that a state dict holds."""
@@ -163,22 +158,30 @@ class DeviceState(StateBase):
     def _read(self) -> dict[str, Any]:
         """Return the state dict, read from the device."""
         assert self._device is not None
-        with told(self._device.device):
-            return self._read_device()
-
-    def _read_device(self) -> dict[str, Any]:
-        struct, buffers = self._current()
         arrays: dict[str, Any] = dict.fromkeys(("residual", "momentum", "second_moment"))
-        for name, each in buffers.items():
-            bits = each.view(torch.uint16) if each.dtype == torch.bfloat16 else each
-            arrays[name] = bits.to("cpu", copy=True).numpy()
+        with naming_loss(self._device.device):
+            struct, buffers = self._current()
+            for name, buffer in buffers.items():
+                bits = buffer.view(torch.uint16) if buffer.dtype == torch.bfloat16 else buffer
+                arrays[name] = bits.to("cpu", copy=True).numpy()
+        scalars: dict[str, float] = {}
+        if self._rate is not None:
+            scalars["learning_rate"] = self._rate
+            scalars["second_moment_steps"] = float(struct.moment_steps)
+        tracker = struct.tracked.tracker
+        for each in _TRACKED:
+            if (maybe := getattr(tracker, each)).there:
+                scalars[each] = maybe.value
+        if self._codec.sparsify.kind == "sid":
+            for each in _CONTROLLER:
+                scalars[f"controller.{each}"] = float(getattr(tracker.controller, each))
         return {
             "version": VERSION,
             "numel": self.numel,
             "step": int(struct.step),
             "config": self._codec.get_config(),
             **arrays,
-            "scalars": scalars_of(self._codec, struct, self._rate),
+            "scalars": scalars,
         }
 
     def _current(self) -> tuple[Any, dict[str, torch.Tensor]]:
@@ -186,8 +189,15 @@ class DeviceState(StateBase):
         assert self._device is not None
         data = self._device[: ctypes.sizeof(structs.State)].cpu().numpy().data
         struct = structs.State.from_buffer_copy(data)
-        layout = StateLayout(self._codec, self.numel)
-        return struct, layout.buffers(self._device, struct.current)
+        return struct, self._buffers(struct.current)
+
+    def _buffers(self, side: int) -> dict[str, torch.Tensor]:
+        """Return the buffers on one side, without copies, in their dtypes."""
+        assert self._device is not None
+        return {
+            name: self._device[starts[side] :][: dtype.itemsize * self.numel].view(dtype)
+            for name, (dtype, starts) in _buffers_of(self._codec, self.numel)[0].items()
+        }
 
     @contextmanager
     def _used(self) -> Iterator[None]:
@@ -226,28 +236,18 @@ class DeviceState(StateBase):
         last = None if self._host is None else self._host.last
         return self._last if last is None else last
 
-    @property
-    def residual(self) -> NDArray[np.float32] | None:
-        """A copy of the residual, the entries not yet sent, on the host."""
-        return self._kept("residual")
-
-    @property
-    def momentum(self) -> NDArray[np.float32] | None:
-        """A copy of the momentum, on the host."""
-        return self._kept("momentum")
-
-    @property
-    def second_moment(self) -> NDArray[np.float32] | None:
-        """A copy of the second moment, on the host."""
-        return self._kept("second_moment")
-
-    def _kept(self, name: str) -> NDArray[np.float32] | None:
+    def _array(self, name: str) -> NDArray[np.float32] | None:
+        """Return a copy of a buffer on the host, as float32; None if there is no such."""
         with self._used():
             if self._host is None:
-                kept = self._current()[1].get(name)
-                return None if kept is None else kept.to("cpu", torch.float32, copy=True).numpy()
+                buffer = self._current()[1].get(name)
+                return None if buffer is None else buffer.float().to("cpu", copy=True).numpy()
             array: NDArray[np.float32] | None = getattr(self._host, name)
             return array
+
+    residual = property(functools.partial(_array, name="residual"))
+    momentum = property(functools.partial(_array, name="momentum"))
+    second_moment = property(functools.partial(_array, name="second_moment"))
 
     @property
     def residual_norm(self) -> float | None:
@@ -299,8 +299,7 @@ class DeviceState(StateBase):
             if self._step == step:
                 buffers["residual"][part] = values
                 return
-            other = StateLayout(self._codec, self.numel).buffers(self._device, 1 - struct.current)
-            other["residual"][part] = values
+            self._buffers(1 - struct.current)["residual"][part] = values
             add_flushed(buffers["residual"][part], values)
 
     def join(self, start: int, sums: torch.Tensor) -> torch.Tensor:
@@ -328,14 +327,8 @@ class DeviceState(StateBase):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a `state_dict` of this or another device."""
         with self._used():
-            host = self._host
-            if host is None:
-                host = self._codec.init_state(self.numel, name=self.name, stream=self.stream)
-            host.load_state_dict(state_dict)
-            self._host, self._new = host, False
-            self._leave()
+            self._load(state_dict)
             self._last = None
-            self.failed()
 
 
 def add_flushed(values: torch.Tensor, more: torch.Tensor) -> None:
@@ -372,9 +365,11 @@ def on_device(
                     state._shared.clear()  # one plan at a time: the other one may be used no more
                     state._shared = shared
             shared[:] = there
+        at = structs.State.rate.offset
         for state in states:
-            if state._rate != state._written:
-                state._write_rate()
+            if state._rate != state._written:  # filled in there, without waiting for the device
+                state._moved(device)[at : at + 8].view(torch.float64).fill_(state._rate or 0.0)
+                state._written = state._rate
         yield
     finally:
         for state in states[:taken]:
@@ -453,7 +448,7 @@ class Encoding:
             state._codec = state._earlier
             state._encoding, state._row, state._last = before
             state._step -= 1
-            state.failed()
+            state._undoable = False
         self.rows, self._states, self._before = rows, (), []
 
     def last(self, row: int) -> dict[str, Any]:
@@ -488,56 +483,28 @@ def rollback(states: Sequence[Any]) -> None:
         for device, own in there.items():
             stage = staging(device)
             pieces = completed([state._codec for state in own], [state.numel for state in own])
-            with (
-                told(device),
-                stage.writing(),
-            ):  # the caller's stream may have all of a backward pass before it
+            # The caller's stream may have all of a backward pass before it.
+            with naming_loss(device), stage.writing():
                 operators().rollback_bucket(pieces, [state._device for state in own])
                 stage.wait(stage.mark())  # the next encode may be on another stream
             for state in own:
                 state._forget(state._earlier, state._step - 1)
 
 
-class StateLayout:
-    """The positions of the buffers in the ``nbytes`` of a state, after its struct."""
+def _buffers_of(codec: Codec, numel: int) -> tuple[dict[str, tuple[torch.dtype, list[int]]], int]:
+    """Return dtypes and positions of the buffers behind the struct, and the bytes of a state.
 
-    def __init__(self, codec: Codec, numel: int) -> None:
-        memory = structs.memory_of(codec.memory)
-        dtypes = {"residual": torch.bfloat16 if memory.narrow else torch.float32}
-        if codec.memory.kind in _MOMENTS:
-            dtypes[_MOMENTS[codec.memory.kind]] = torch.float32
-        if not codec.memory.keeps:
-            dtypes = {}
-        self._numel, self.nbytes = numel, ROOM
-        self._places: dict[str, tuple[torch.dtype, list[int]]] = {}
-        for name, dtype in dtypes.items():
-            room = -(-dtype.itemsize * numel // _ALIGN) * _ALIGN
-            self._places[name] = dtype, [self.nbytes, self.nbytes + room]
-            self.nbytes += 2 * room
-
-    def buffers(self, state: torch.Tensor, side: int) -> dict[str, torch.Tensor]:
-        """Return the existing buffers, without copies, in their dtypes.
-
-        They have the names of `gradwire.State.state_dict`.
-        """
-        return {
-            name: state[starts[side] :][: dtype.itemsize * self._numel].view(dtype)
-            for name, (dtype, starts) in self._places.items()
-        }
-
-
-def scalars_of(codec: Codec, state: Any, rate: float | None) -> dict[str, float]:
-    """Return the scalars of a state dict from the struct."""
-    scalars: dict[str, float] = {}
-    if rate is not None:
-        scalars["learning_rate"] = rate
-        scalars["second_moment_steps"] = float(state.moment_steps)
-    tracker = state.tracked.tracker
-    for each in _TRACKED:
-        kept = getattr(tracker, each)
-        if kept.there:
-            scalars[each] = kept.value
-    if codec.sparsify.kind == "sid":
-        for each in _CONTROLLER:
-            scalars[f"controller.{each}"] = float(getattr(tracker.controller, each))
-    return scalars
+    They have the names of `gradwire.State.state_dict`, and two sides each.
+    """
+    dtypes: dict[str, torch.dtype] = {}
+    if codec.memory.keeps:
+        narrow = structs.memory_of(codec.memory).narrow
+        dtypes["residual"] = torch.bfloat16 if narrow else torch.float32
+    if codec.memory.kind in _MOMENTS:
+        dtypes[_MOMENTS[codec.memory.kind]] = torch.float32
+    places, nbytes = {}, ROOM
+    for name, dtype in dtypes.items():
+        room = -(-dtype.itemsize * numel // _ALIGN) * _ALIGN
+        places[name] = dtype, [nbytes, nbytes + room]
+        nbytes += 2 * room
+    return places, nbytes

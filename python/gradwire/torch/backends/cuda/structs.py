@@ -46,7 +46,6 @@ Maybe, State, Piece, Selection = map(_TYPES.__getitem__, ("Maybe", "State", "Pie
 
 # Parts with kernels, and their ids in frames.
 SPARSIFIERS = _ENUMS["Sparsifier"]
-DISTRIBUTIONS, MODES = tuple(_ENUMS["Distribution"]), tuple(_ENUMS["StageMode"])
 MEMORIES = ("none", "residual", "low_pass", "momentum_correction", "adam_correction")
 INDICES = ("auto", "elias-fano", "rice", "bitmap")
 QUANTIZERS = tuple(_ENUMS["Quantizer"])
@@ -58,8 +57,9 @@ def has_kernels(codec: Codec) -> bool:
     """Tell whether the structs can represent the parts of a codec."""
     return (
         codec.sparsify.kind in SPARSIFIERS
-        # A gamma distribution is fitted by the host alone.
-        and getattr(codec.sparsify, "distribution", None) in (None, *DISTRIBUTIONS)
+        # Other distributions and numbers of stages are fitted by the host alone.
+        and getattr(codec.sparsify, "distribution", "pareto") == "pareto"
+        and getattr(codec.sparsify, "stages", "adaptive") == "adaptive"
         and codec.memory.kind in MEMORIES
         # The kernels keep second moments in float32 only.
         and not (codec.memory.updates and getattr(codec.memory, "low_memory", False))
@@ -68,7 +68,7 @@ def has_kernels(codec: Codec) -> bool:
 
 
 def sparsify_of(part: sparsify.Sparsifier) -> Any:
-    """Return the options of a sparsifier; the caller fills in the stages of a controller."""
+    """Return the options of a sparsifier; `complete_pieces` adds the stages of a controller."""
     out = Sparsify(kind=SPARSIFIERS[part.kind])
     options = part.get_config()
     for name in (
@@ -87,10 +87,6 @@ def sparsify_of(part: sparsify.Sparsifier) -> Any:
         if options["tile"] is not None and options["columns"] is not None:
             out.tile_rows, out.tile_columns = options["tile"]
             out.width = options["columns"]
-    if part.kind == "sid":
-        out.distribution = DISTRIBUTIONS.index(options["distribution"])
-        fixed = isinstance(options["stages"], int)
-        out.mode = 0 if fixed else MODES.index(options["stages"])
     if part.kind == "random_k":
         out.run = options["block"]
     return out

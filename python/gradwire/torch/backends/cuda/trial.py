@@ -20,15 +20,15 @@ import torch
 from gradwire import presets
 from gradwire._codec import Codec
 from gradwire.errors import ExtensionError, GradwireError
-from gradwire.exchange.owners import owners_for
+from gradwire.exchange.frames import owners_for
 from gradwire.frame import Frame
 from gradwire.memory import Residual
 from gradwire.quantize import BFloat16, Float8, Float16, Lossless
 from gradwire.torch.backends import cpu, cuda
-from gradwire.torch.backends.cpu import held
+from gradwire.torch.backends.cpu import Bucket, held
 from gradwire.torch.backends.cuda import encoding
 from gradwire.torch.backends.cuda.operators import takes
-from gradwire.torch.backends.host import is_lost, lost, staging
+from gradwire.torch.backends.staging import is_lost, lost, staging
 
 PATIENCE = 10.0
 """Seconds without an answer after which a kernel is taken to hang. All are loaded before."""
@@ -196,15 +196,14 @@ def _steps(
     That is a value for each case, or one for all.
     """
     codecs, numels = [case.codec for case in tried], [case.numel for case in tried]
-    stops = list(itertools.accumulate(numels))
-    ends = [end for pair in zip([0, *stops], stops, strict=False) for end in pair]
+    ends = encoding.ends_of(numels)
     states = [module.init_state(case.codec, case.numel, case.title, 3) for case in tried]
     bounds = [codec.max_encoded_len(n) for codec, n in zip(codecs, numels, strict=True)]
     positions = [np.arange(0, n, 99, dtype=np.uint32) if len(tried) == 1 else None for n in numels]
     steps: list[list[torch.Tensor]] = []
 
-    def bucket(values: torch.Tensor) -> cpu.Bucket:
-        made: cpu.Bucket = module.bucket(values, True)
+    def bucket(values: torch.Tensor) -> Bucket:
+        made: Bucket = module.bucket(values, True)
         return made
 
     def parts(values: torch.Tensor) -> list[object]:

@@ -10,7 +10,7 @@ void complete(Piece& piece) {
     if (options.kind != Sparsifier::sid) return;
     const double numel = static_cast<double>(piece.numel > 0 ? piece.numel : 1);
     const double delta = static_cast<double>(target_of(options, piece.numel)) / numel;
-    set_stages(options, delta, options.start_stages);
+    set_stages(options, delta);
 }
 
 }  // namespace gradwire

@@ -13,7 +13,8 @@ namespace gradwire {
 
 enum class Dtype : std::uint32_t { f32 = 0, f64 = 1, f16 = 2, bf16 = 3 };
 
-// The ids of frames; those that are missing here have no kernels.
+// The ids of frames; those that are missing here have no kernels. Of sid, Pareto distributions with adaptive
+// stages have.
 enum class Sparsifier : std::uint32_t {
     all = 0,
     threshold = 1,
@@ -24,9 +25,6 @@ enum class Sparsifier : std::uint32_t {
     random_k = 8,
     custom = 11,
 };
-
-enum class Distribution : std::uint32_t { exponential = 0, pareto = 1 };
-enum class StageMode : std::uint32_t { fixed = 0, paper = 1, adaptive = 2, tracking = 3 };
 
 // How entries are selected. Fields that a sparsifier does not have are zero, so that two are equal if
 // their bytes are.
@@ -41,9 +39,7 @@ struct Sparsify {
     std::uint32_t chunk;        // chunk_topk: elements of a chunk
     std::uint32_t tile_rows, tile_columns, width;  // of a matrix; 0 where chunks are runs
     double first_ratio;         // sid
-    Distribution distribution;
-    StageMode mode;
-    std::uint32_t start_stages, most_stages;  // of a new controller: see start_stages_of
+    std::uint32_t start_stages, most_stages;  // of a new controller: see set_stages
     double sample_ratio, upper, lower;        // sampled_topk
     std::uint32_t strided, resample;
     std::uint64_t seed;

@@ -99,22 +99,6 @@ __host__ __device__ GRADWIRE_APART inline double log(double x) {
     return s * (half + r) + n * ln2_low - half + f + n * ln2_high;
 }
 
-__host__ __device__ GRADWIRE_APART inline double log2(double x) {
-    constexpr double inverse_high = 1.44269504072144627571e+00;
-    constexpr double inverse_low = 1.67517131648865118353e-10;
-    int k;
-    double answer;
-    if (!normalize(x, k, answer)) return answer;
-    const double f = x - 1.0, half = 0.5 * f * f, s = f / (2.0 + f), r = log_rest(s);
-    const double upper = head(f - half);
-    const double lower = f - upper - half + s * (half + r);
-    const double value = upper * inverse_high;
-    double rest = (lower + upper) * inverse_low + lower * inverse_high;
-    const double n = k, sum = n + value;
-    rest += (n - sum) + value;
-    return rest + sum;
-}
-
 // x 2^n, rounded once.
 __host__ __device__ inline double scale(double x, int n) {
     const double most = of_bits(0x7fe0000000000000u), least = of_bits(0x0360000000000000u);

@@ -1,4 +1,4 @@
-// From moments of magnitudes to a threshold: the distributions of SIDCo.
+// From moments of magnitudes to a threshold: the generalized Pareto distribution of SIDCo.
 //
 // Abdelmoniem, Elzanaty, Alouini and Canini, "An Efficient Statistical-based Gradient Compression
 // Technique for Distributed Training Systems", MLSys 2021. Scalar work on a few numbers, the same in
@@ -18,13 +18,6 @@ __host__ __device__ inline double positive(double x) {
     return x > 0.0 && is_finite(x) ? x : libm::not_a_number();
 }
 
-// The moments of all `n` magnitudes as the published code takes them, which knows no zeros.
-__host__ __device__ inline Moments with_zeros(Moments moments, std::uint64_t n) {
-    moments.count = n;
-    moments.zeros = 0;
-    return moments;
-}
-
 __host__ __device__ inline double mean_of(const Moments& moments) {
     return positive(moments.sum / static_cast<double>(moments.count));
 }
@@ -34,10 +27,6 @@ __host__ __device__ inline double variance_of(const Moments& moments, double mea
     const double variance = positive((moments.sum_sq - n * mean * mean) / (n - 1.0));
     // Below this share of the square, the difference is rounding of the two sums.
     return variance > 1e-9 * mean * mean ? variance : libm::not_a_number();
-}
-
-__host__ __device__ inline double exponential_quantile(const Moments& moments, double share) {
-    return mean_of(moments) * -libm::log(share);
 }
 
 __host__ __device__ inline double pareto_quantile(const Moments& moments, double share) {
@@ -59,14 +48,12 @@ __host__ __device__ inline double greater(double a, double b) { return a != a ? 
 __host__ __device__ inline double smaller(double a, double b) { return a != a ? b : b != b ? a : b < a ? b : a; }
 
 // The threshold above which a fraction `delta` of all `n` magnitudes is expected.
-__host__ __device__ GRADWIRE_APART inline double first_threshold(Distribution distribution, const Moments& moments,
-                                                  std::uint64_t n, double delta) {
+__host__ __device__ GRADWIRE_APART inline double first_threshold(const Moments& moments, std::uint64_t n, double delta) {
     if (moments.count == 0) return libm::not_a_number();
     const double share = positive(delta * (static_cast<double>(n) / static_cast<double>(moments.count)));
     if (share != share) return share;
     if (share >= 1.0) return 0.0;
-    const double eta = distribution == Distribution::exponential ? exponential_quantile(moments, share)
-                                                                 : pareto_quantile(moments, share);
+    const double eta = pareto_quantile(moments, share);
     return eta >= 0.0 && is_finite(eta) ? eta : libm::not_a_number();
 }
 
@@ -74,12 +61,9 @@ __host__ __device__ GRADWIRE_APART inline double first_threshold(Distribution di
 constexpr std::uint64_t min_tail = 8;
 
 // The threshold that a share `rho` of the magnitudes above `location` is expected to exceed.
-__host__ __device__ GRADWIRE_APART inline double tail_threshold(Distribution distribution, const Moments& moments,
-                                                 double location, double rho) {
+__host__ __device__ GRADWIRE_APART inline double tail_threshold(const Moments& moments, double location, double rho) {
     if (moments.count < min_tail || !(rho > 0.0 && rho < 1.0)) return libm::not_a_number();
-    const double excess = distribution == Distribution::exponential ? exponential_quantile(moments, rho)
-                                                                    : pareto_quantile(moments, rho);
-    const double eta = location + excess;
+    const double eta = location + pareto_quantile(moments, rho);
     return eta > location && is_finite(eta) ? eta : libm::not_a_number();
 }
 

@@ -28,13 +28,8 @@ __device__ Request sid_request(Team& team, Desk& desk, const Sparsify& options, 
     const float bound = wanted >= static_cast<double>(numel) ? 0.0f
                         : tracker.bound.there                ? tracker.bound.value
                                               : magnitude_above(team, desk, numel, wanted, entry);
-    Request request{1, bound, survivors_cap(static_cast<std::uint64_t>(wanted), numel), 0, 0.0f};
-    if (options.mode != StageMode::tracking) {
-        request.located = 1;
-        const bool expected = options.mode == StageMode::adaptive && tracker.location.there;
-        request.location = expected ? tracker.location.value : 0.0f;
-    }
-    return request;
+    return {1, bound, survivors_cap(static_cast<std::uint64_t>(wanted), numel), 1,
+            tracker.location.there ? tracker.location.value : 0.0f};
 }
 
 // A threshold, and the moments of the exceedances over it; the same in every thread.
@@ -60,12 +55,10 @@ __device__ GRADWIRE_APART inline Moments exceedances(ScannedTensor& scanned, flo
 
 // The first stage as published: fitted to the moments of all magnitudes.
 __device__ inline Tail published(ScannedTensor& scanned, const StagePlan& plan) {
-    const Sparsify& options = scanned.options;
     const Request& request = scanned.request;
     const bool had = request.located && request.location == 0.0f;
-    Moments moments = had ? scanned.moments : scanned.read_moments(0.0f);
-    if (options.mode == StageMode::paper) moments = with_zeros(moments, scanned.numel);
-    const double threshold = first_threshold(options.distribution, moments, scanned.numel, plan.first);
+    const Moments moments = had ? scanned.moments : scanned.read_moments(0.0f);
+    const double threshold = first_threshold(moments, scanned.numel, plan.first);
     if (threshold != threshold) return {false, 0.0f, Moments{}};
     const float narrowed = static_cast<float>(threshold);
     return {true, narrowed, exceedances(scanned, narrowed)};
@@ -81,14 +74,6 @@ __device__ inline Tail tracked_tail(const ScannedTensor& scanned, const StagePla
     return {usable, request.location, scanned.moments};
 }
 
-// The tail above the bound, where that is all there is.
-__device__ inline Tail above_bound(ScannedTensor& scanned, std::uint64_t k) {
-    if (!scanned.request.above || !scanned.complete) return {false, 0.0f, Moments{}};
-    const float bound = scanned.request.bound;
-    const Moments moments = scanned.survivors.tail_of(scanned.team, bound, scanned.numel);
-    return {moments.count > k, bound, moments};
-}
-
 // Where about `wanted` entries will be above, were the tail exponential between there and here.
 __device__ inline Maybe next_location(float location, const Moments& tail, double wanted) {
     const double count = static_cast<double>(tail.count);
@@ -99,16 +84,10 @@ __device__ inline Maybe next_location(float location, const Moments& tail, doubl
 
 // The multi-stage fit.
 __device__ inline Fitted fit_stages(ScannedTensor& scanned, std::uint64_t k, const Tracker& tracker) {
-    const Sparsify& options = scanned.options;
     const std::uint64_t numel = scanned.numel;
-    StagePlan plan = plan_stages(options, tracker.controller, k, numel);
-    Tail first{};
-    if (options.mode == StageMode::tracking) {
-        first = above_bound(scanned, k);
-    } else {
-        if (options.mode == StageMode::adaptive) first = tracked_tail(scanned, plan);
-        if (!first.there) first = published(scanned, plan);
-    }
+    StagePlan plan = plan_stages(scanned.options, tracker.controller, k, numel);
+    Tail first = tracked_tail(scanned, plan);
+    if (!first.there) first = published(scanned, plan);
     if (!first.there) return {};
     Fitted fitted{true, first.location, Maybe{},
                   next_location(first.location, first.moments, plan.first * static_cast<double>(numel))};
@@ -122,7 +101,7 @@ __device__ inline Fitted fit_stages(ScannedTensor& scanned, std::uint64_t k, con
         }
         const double rho = plan.next(tail.count);
         if (rho != rho) break;
-        const double next = tail_threshold(options.distribution, tail, static_cast<double>(at), rho);
+        const double next = tail_threshold(tail, static_cast<double>(at), rho);
         const float narrowed = static_cast<float>(next);
         if (!(next == next && narrowed > at && magnitude(narrowed) < not_finite)) break;
         fitted.threshold = narrowed;

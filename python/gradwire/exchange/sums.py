@@ -4,6 +4,7 @@ import dataclasses
 from typing import ClassVar
 
 from gradwire.exchange.base import Exchange
+from gradwire.memory.base import Memory
 from gradwire.quantize.base import Quantizer
 from gradwire.sparsify.base import Sparsifier
 
@@ -27,7 +28,7 @@ class AllReduce(Exchange):
     gathers_frames: ClassVar[bool] = False
     divides: ClassVar[bool] = False
 
-    def check(self, sparsify: Sparsifier, quantize: Quantizer) -> None:
+    def check(self, sparsify: Sparsifier, quantize: Quantizer, memory: Memory) -> None:
         """Refuse a codec whose values cannot be summed position by position."""
         if not sparsify.shared:
             raise ValueError(
@@ -61,7 +62,7 @@ class LeaderIndices(Exchange):
     gathers_frames: ClassVar[bool] = False
     divides: ClassVar[bool] = False
 
-    def check(self, sparsify: Sparsifier, quantize: Quantizer) -> None:
+    def check(self, sparsify: Sparsifier, quantize: Quantizer, memory: Memory) -> None:
         """Refuse a codec that sends every entry, or whose values cannot be summed."""
         if not sparsify.selects:
             raise ValueError(

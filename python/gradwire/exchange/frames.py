@@ -1,7 +1,7 @@
-"""Compressed reduce-scatter: each rank owns a range, sums it, and encodes the sums again."""
+"""Frames are exchanged: gathered by all ranks, or cut by ranges and summed by their owners."""
 
 import dataclasses
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from gradwire.exchange.base import Exchange
 from gradwire.extension import Quantizer as ExternalQuantizer
@@ -9,6 +9,43 @@ from gradwire.memory.base import Memory
 from gradwire.quantize.base import Quantizer
 from gradwire.sparsify.base import Sparsifier
 from gradwire.sparsify.thresholds import TwoSided
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class AllGather(Exchange):
+    """Every rank receives the frames of all ranks and decodes them in rank order.
+
+    Works with every codec. The bytes that a rank receives grow with the number of ranks.
+
+    Parameters
+    ----------
+    mean : {"ranks", "senders"}
+        Divisor of the sum at each position: the number of ranks, or of those that sent an entry
+        there. The mean over ranks is the mean of the gradients and conserves them: applied values
+        plus residuals equal the input. The mean over senders makes a larger step where few ranks
+        sent an entry, by up to the number of ranks. Parameters that are sent uncompressed are
+        always averaged over ranks.
+
+    References
+    ----------
+    Lin, Han, Mao, Wang, Dally, "Deep Gradient Compression: Reducing the Communication Bandwidth
+    for Distributed Training", ICLR 2018: over ranks.
+
+    Peng, Quesnelle, Kingma, "DeMo: Decoupled Momentum Optimization", arXiv 2411.19870: senders.
+    """
+
+    mean: Literal["ranks", "senders"] = "ranks"
+    kind: ClassVar[str] = "all_gather"
+    gathers_frames: ClassVar[bool] = True
+    divides: ClassVar[bool] = False
+
+    @property
+    def means_senders(self) -> bool:
+        """Whether ``mean`` says so."""
+        return self.mean == "senders"
+
+    def check(self, sparsify: Sparsifier, quantize: Quantizer, memory: Memory) -> None:
+        """Accept every codec."""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -41,17 +78,16 @@ class ReduceScatter(Owners):
     owner's residual: as with `AllGather`, N times the applied values plus the residuals of all
     ranks equal the input, exactly for float32 values except for the rounding of sums.
 
-    With k entries a rank, k go out and 1.2 k come in, whatever the number of ranks; with
-    `AllGather`, (N - 1) k come in. In return, a bucket takes four successive messages instead of
-    one, and small sums are sent later. So this is for many ranks: see docs/exchanges-inside.md.
+    With k entries a rank, k go out and 1.2 k come in, whatever the number of ranks, in four
+    successive messages: see docs/exchanges-inside.md.
 
     The codec needs a memory with a residual: not `gradwire.memory.NoMemory`.
     """
 
     kind: ClassVar[str] = "reduce_scatter"
 
-    def check(self, sparsify: Sparsifier, quantize: Quantizer) -> None:
-        """Refuse a codec that sends every entry, or whose values cannot be cut."""
+    def check(self, sparsify: Sparsifier, quantize: Quantizer, memory: Memory) -> None:
+        """Refuse to send every entry, values that cannot be cut, and sums that nothing keeps."""
         if not sparsify.selects:
             raise ValueError(
                 "ReduceScatter needs a sparsifier that selects entries, and "
@@ -59,9 +95,6 @@ class ReduceScatter(Owners):
                 "exchange=gradwire.exchange.QuantizedAllReduce(), AllReduce() or AllGather()"
             )
         self.check_quantizer(quantize)
-
-    def check_memory(self, memory: Memory) -> None:
-        """Raise a ValueError for memories that cannot keep unselected sums."""
         if not memory.keeps:
             raise ValueError(
                 "ReduceScatter keeps a part of the sums in residuals of their owners, but "
@@ -84,13 +117,11 @@ class QuantizedAllReduce(Owners):
     ``block=None``) saturates there at averages N times smaller. A residual keeps the excess for
     later; without one such a codec is refused.
 
-    Whatever the number of ranks, a rank sends 2 (N - 1) / N frames, and decodes two; with
-    `AllGather`, N - 1 and N. In return, a bucket takes four successive messages instead of one, and
-    values are quantized twice. See docs/exchanges-inside.md.
+    Whatever the number of ranks, a rank sends 2 (N - 1) / N frames, and decodes two, in four
+    successive messages: see docs/exchanges-inside.md.
 
-    For codecs that send every entry: `gradwire.onebit`, `gradwire.signsgd`, `gradwire.qsgd`,
-    `gradwire.terngrad`, `gradwire.natural`, `gradwire.float8`, `gradwire.dense`; and for
-    `gradwire.adaptive`, whose owners send as many of the sums as with `ReduceScatter`.
+    For codecs that send every entry, and for `gradwire.adaptive`, whose owners send as many of the
+    sums as with `ReduceScatter`.
 
     References
     ----------
@@ -101,8 +132,8 @@ class QuantizedAllReduce(Owners):
 
     kind: ClassVar[str] = "quantized_all_reduce"
 
-    def check(self, sparsify: Sparsifier, quantize: Quantizer) -> None:
-        """Raise a ValueError for selecting codecs, except `gradwire.sparsify.TwoSided`."""
+    def check(self, sparsify: Sparsifier, quantize: Quantizer, memory: Memory) -> None:
+        """Refuse selections but `gradwire.sparsify.TwoSided`, and ranges that sums would exceed."""
         if sparsify.selects and not isinstance(sparsify, TwoSided):
             raise ValueError(
                 "QuantizedAllReduce is for codecs that send every entry, and "
@@ -110,9 +141,6 @@ class QuantizedAllReduce(Owners):
                 "exchange=gradwire.exchange.ReduceScatter(), or AllGather()"
             )
         self.check_quantizer(quantize)
-
-    def check_range(self, quantize: Quantizer, memory: Memory) -> None:
-        """Raise a ValueError for a fixed range without a residual: sums could saturate."""
         if quantize.largest is None or memory.keeps:
             return
         raise ValueError(
@@ -128,9 +156,38 @@ def owners_for(sparsify: Sparsifier, quantize: Quantizer, memory: Memory) -> Own
     """Return the reduce-scatter that suits these parts of a codec, if there is one."""
     part = ReduceScatter() if sparsify.selects else QuantizedAllReduce()
     try:
-        part.check(sparsify, quantize)
-        part.check_memory(memory)
-        part.check_range(quantize, memory)
+        part.check(sparsify, quantize, memory)
     except ValueError:
         return None
     return part
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class ByRanks(Exchange):
+    """The default: an all-gather among few ranks; from eight on, a reduce-scatter if possible.
+
+    `attach` decides once it knows how many ranks exchange gradients. Among fewer than eight it is
+    `AllGather`. From eight on it is `ReduceScatter` for a codec that selects entries, and
+    `QuantizedAllReduce` for one that sends all of them. It stays `AllGather` where these are not
+    possible: with a codec that they refuse, in a hierarchy, with FSDP2 and Horovod. Everything but
+    `attach`, such as `gradwire.torch.all_reduce`, always gathers.
+
+    docs/exchanges.md says why eight. States and frames are the same, so a checkpoint of one can be
+    resumed with the other.
+    """
+
+    kind: ClassVar[str] = "by_ranks"
+    gathers_frames: ClassVar[bool] = True
+    divides: ClassVar[bool] = False
+    MANY: ClassVar[int] = 8
+    """Least number of ranks for owners."""
+
+    def check(self, sparsify: Sparsifier, quantize: Quantizer, memory: Memory) -> None:
+        """Accept every codec."""
+
+    def for_ranks(
+        self, ranks: int, sparsify: Sparsifier, quantize: Quantizer, memory: Memory
+    ) -> Exchange:
+        """Return the exchange of a codec with these parts among ``ranks`` ranks."""
+        owners = owners_for(sparsify, quantize, memory) if ranks >= self.MANY else None
+        return owners or AllGather()

@@ -1,1 +1,0 @@
-"""Benchmarks of the installed package, run by asv on each commit."""
