@@ -75,9 +75,8 @@ SELDOM = {
         "gradwire.torch.backends.cuda.trial",
         "gradwire.torch.cuda.library",
     },
-    "gradwire.torch.auto.choice": {
+    "gradwire.torch.auto": {
         "gradwire.torch.auto.controller",
-        "gradwire.torch.auto.scheduler",
     },
 }
 """What functions import of the package itself: most programs train without it."""

@@ -18,6 +18,7 @@ list.
 """
 
 import contextlib
+import importlib.util
 import inspect
 import os
 import signal
@@ -70,6 +71,8 @@ def together(value: Any) -> list[Any]:
     """On a rank: return what each rank has given, in their order."""
     import torch.distributed as dist  # the process of pytest may have no torch
 
+    if not dist.is_initialized():
+        return list(sys.modules["horovod.torch"].allgather_object(value))
     every = [None] * dist.get_world_size()
     dist.all_gather_object(every, value)
     return every
@@ -80,6 +83,19 @@ def alike(value: Any) -> Any:
     every = together(value)
     assert all(each == every[0] for each in every), every
     return value
+
+
+def lazily(name: str) -> Any:
+    """Return a module that is imported once it is used: by ranks, which have what it imports.
+
+    The process of pytest only collects their tests, and importing a framework takes seconds.
+    """
+    if name not in sys.modules:
+        spec: Any = importlib.util.find_spec(name)
+        spec.loader = importlib.util.LazyLoader(spec.loader)
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
 
 
 class RanksFailed(Exception):

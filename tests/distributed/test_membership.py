@@ -17,8 +17,8 @@ import pytest
 import torch
 
 from gradwire.torch import diloco
-from gradwire.torch.diloco import generation
-from gradwire.torch.diloco.heartbeat import Heartbeat
+from gradwire.torch.diloco import roster as rosters
+from gradwire.torch.diloco.store_client import Heartbeat
 from gradwire.torch.errors import ExchangeError, MembershipError, TensorError
 from gradwire.torch.transport import Gloo, stores
 from tests.distributed.ranks import Ranks
@@ -320,7 +320,7 @@ def parted(rank, size, folder):
 
     It comes back with its checkpoint when the network is whole again.
     """
-    generation.Gloo = Cable
+    rosters.Gloo = Cable
     address = folder / "address"
     with contextlib.ExitStack() as stack:
         if rank == 0:

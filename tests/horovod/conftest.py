@@ -5,7 +5,6 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -72,17 +71,3 @@ def ranks(request: pytest.FixtureRequest) -> HorovodRanks:
     """Two ranks, then three."""
     chosen: HorovodRanks = request.getfixturevalue(request.param)
     return chosen
-
-
-@pytest.fixture(scope="session")
-def killed(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What one of two ranks was told, by Horovod and by gradwire, after the other was killed."""
-    ranks = HorovodRanks(launcher, 2)
-    folder = tmp_path_factory.mktemp("killed")
-    try:
-        (kind, found), other = ranks.try_run("training.killed", folder=str(folder))
-    finally:
-        ranks.stop()
-    assert other[0] == "died"
-    assert kind == "returned", found or ranks.log(0)
-    return dict(found)

@@ -16,27 +16,107 @@
 - ``synchronize`` spins, and takes the GIL each time around; ``poll`` does not wait.
 """
 
+import os
 import re
-from pathlib import Path
-from typing import Any
+import signal
+import time
 
 import pytest
+import torch
 
-from tests.horovod.launcher import run_script
+import gradwire
+from tests.distributed.ranks import lazily
+from tests.distributed.scenarios.common import reaches
+from tests.horovod.launcher import HorovodRanks, run_script
 
-SHUT_DOWN = "horovod.common.exceptions.HorovodInternalError: Horovod has been shut down."
+parts = lazily("tests.horovod.run")
+SPARSE = gradwire.topk(ratio=0.05)
+SHUT_DOWN = "Horovod has been shut down."
+
+
+def lose(rank, folder):
+    """Rank 1 is killed while the other one waits; return what every call says from then on."""
+    from horovod.common.exceptions import HorovodInternalError
+
+    gh, hvd, run = parts.gh, parts.hvd, parts.Run
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # horovodrun ends the others, too
+    names = ("epoch", "discard", "paused", "gathered", "merged", "load", "stopped", "plain")
+    runs = {name: run(SPARSE).train(rank, range(1)) for name in names}
+    runs["steps"] = run(gradwire.adam(ratio=0.05), torch.optim.AdamW).train(rank, range(1))
+    ready = folder / "ready"
+    if rank == 1:
+        assert reaches(ready.exists, 120.0)
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGKILL)
+    # So many that Horovod still answers them when the first one has failed.
+    raw, *_ = [hvd.allgather_async(torch.zeros(4), name=f"after {i}") for i in range(2000)]
+    ready.touch()
+
+    def plainly():
+        runs["plain"].handle.detach()
+        runs["plain"].train(rank, range(1, 2))
+
+    def pause():
+        with runs["paused"].handle.paused():
+            pass
+
+    calls = {
+        "step, waiting": lambda: runs["stopped"].train(rank, range(1, 2)),
+        "Horovod's own, waiting": lambda: hvd.synchronize(raw),
+        "Horovod's own": lambda: hvd.allgather(torch.zeros(4), name="later"),
+        "step": lambda: runs["steps"].train(rank, range(1, 2)),
+        "step again": lambda: runs["stopped"].train(rank, range(2, 3)),
+        "step, detached": plainly,
+        "epoch": lambda: runs["epoch"].handle.epoch(1),
+        "epoch again": lambda: runs["epoch"].handle.epoch(1),
+        "discard": runs["discard"].handle.discard,
+        "paused": pause,
+        "gathered_state_dict": runs["gathered"].handle.gathered_state_dict,
+        "merged_state_dict": runs["merged"].handle.merged_state_dict,
+        "load_state_dict": lambda: runs["load"].handle.load_state_dict(None, policy="drop"),
+        "DistributedOptimizer": lambda: run(SPARSE),
+        "commit": lambda: gh.ElasticState(optimizer=runs["merged"].optimizer).commit(),
+        "sync": lambda: gh.ElasticState(optimizer=runs["merged"].optimizer).sync(),
+        "broadcast": lambda: gh.broadcast_parameters(runs["load"].model.state_dict(), 0),
+    }
+    said = {}
+    for name, call in calls.items():
+        try:
+            call()
+        except Exception as error:
+            kind, recognized = type(error), isinstance(error, HorovodInternalError)
+            said[name] = [kind.__module__, kind.__name__, str(error), recognized]
+        else:
+            said[name] = None
+    for each in runs.values():
+        each.handle.detach()
+    assert hvd.is_initialized()
+    return said
+
+
+def test_after_a_rank_was_killed_every_call_is_an_error_that_elastic_knows(launcher, tmp_path):
+    ranks = HorovodRanks(launcher, 2)
+    try:
+        (kind, said), other = ranks.try_run(lose, folder=tmp_path)
+    finally:
+        ranks.stop()
+    assert other[0] == "died"
+    assert kind == "returned", said or ranks.log(0)
+    for name, error in said.items():
+        assert error is not None, f"{name} raised nothing"
+        module, kind, message, recognized = error
+        assert recognized, (name, error)
+        if module != "horovod.common.exceptions":  # what Horovod itself says
+            assert (kind, "another rank" in message) == ("LostRankError", True), (name, error)
+    own = {name for name, error in said.items() if error[1] == "LostRankError"}
+    theirs = {"Horovod's own, waiting", "Horovod's own"}
+    assert said.keys() - own == theirs | {"commit", "broadcast"}
+    # At once, and for good.
+    assert all(said[name][2].startswith(SHUT_DOWN) for name in theirs)
 
 
 @pytest.mark.full
-def test_a_rank_that_is_killed_is_noticed_at_once_and_for_good(killed: dict[str, Any]) -> None:
-    for name in ("Horovod's own, waiting", "Horovod's own"):
-        module, kind, message, _ = killed["said"][name]
-        assert f"{module}.{kind}: {message}".startswith(SHUT_DOWN)
-    assert killed["initialized"]
-
-
-@pytest.mark.full
-def test_an_exception_on_one_rank_ends_the_job(tmp_path: Path) -> None:
+def test_an_exception_on_one_rank_ends_the_job(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         "import atexit, pathlib, time\n"

@@ -16,13 +16,12 @@ import torch
 
 import gradwire
 from gradwire.torch import diloco
-from gradwire.torch.diloco import generation
+from gradwire.torch.diloco import roster as rosters
 from gradwire.torch.diloco.exchanges import FragmentExchanges
-from gradwire.torch.diloco.generation import Generation
-from gradwire.torch.diloco.heartbeat import Heartbeat, _Pulse
 from gradwire.torch.diloco.membership import WaitLog
 from gradwire.torch.diloco.recovery import RankReport, decide
-from gradwire.torch.diloco.roster import Roster, Waiting
+from gradwire.torch.diloco.roster import Generation, Roster, Waiting
+from gradwire.torch.diloco.store_client import Heartbeat, _Pulse
 from gradwire.torch.diloco.untrained import broadcast
 from gradwire.torch.errors import MembershipError
 from gradwire.torch.transport import Gloo, Secret, stores
@@ -315,7 +314,7 @@ def test_a_rank_leaves_another_only_when_that_has_seen_the_connection(monkeypatc
             left.set()
             super().leave()
 
-    monkeypatch.setattr(generation, "Gloo", Slow)
+    monkeypatch.setattr(rosters, "Gloo", Slow)
     store, limit = stores.HashStore(), timedelta(seconds=120)
     with ThreadPoolExecutor(2) as threads:
         formed = [Generation(1, rank, ("a", "b"), False, lambda: store, limit) for rank in (0, 1)]

@@ -1,51 +1,45 @@
-"""Ranks that have the trainers' packages imported, each trainer with its own."""
+"""Ranks that have the trainers' packages imported."""
 
-from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 
 import pytest
 
 from tests.distributed.ranks import Nursery, Ranks
 
-SCENARIOS = "tests.trainers.scenarios"
+IMPORTS = {
+    "lightning": ["lightning.pytorch"],
+    "transformers": ["gradwire.torch.transformers", "transformers.models.llama.modeling_llama"],
+    "accelerate": ["gradwire.torch.accelerate"],
+}
 
 
 @pytest.fixture(scope="session")
-def lightning_nursery() -> Iterator[Nursery]:
-    """Where Lightning is imported, once: that takes longer than all that it is tested with."""
-    nursery = Nursery(SCENARIOS, "lightning.pytorch")
+def nursery():
+    """Where packages are imported, once, which takes longer than all that they are tested with."""
+    there = [each for name, imports in IMPORTS.items() if find_spec(name) for each in imports]
+    nursery = Nursery("tests.trainers", *there)
     yield nursery
     nursery.stop()
 
 
-@pytest.fixture(scope="session")
-def lightning_ranks(lightning_nursery: Nursery) -> Iterator[Callable[[int], Ranks]]:
-    """Sets of ranks for Lightning, by their number."""
-    sets: dict[int, Ranks] = {}
+def ranks_of(size):
+    @pytest.fixture(scope="session")
+    def ranks(nursery):
+        """So many ranks that serve all tests."""
+        ranks = Ranks(nursery, size)
+        yield ranks
+        ranks.stop()
 
-    def find(world_size: int) -> Ranks:
-        if world_size not in sets:
-            sets[world_size] = Ranks(lightning_nursery, world_size)
-        return sets[world_size]
-
-    yield find
-    for each in sets.values():
-        each.stop()
+    return ranks
 
 
-@pytest.fixture(scope="session")
-def hugging_face() -> Iterator[Callable[[int], Ranks]]:
-    """Sets of ranks for Accelerate and Transformers, by their number."""
-    nursery = Nursery(
-        SCENARIOS, "gradwire.torch.transformers", "transformers.models.llama.modeling_llama"
-    )
-    sets: dict[int, Ranks] = {}
+lightning_two, lightning_three, lightning_four = (ranks_of(size) for size in (2, 3, 4))
+hugging_two, hugging_three = (ranks_of(size) for size in (2, 3))
 
-    def find(world_size: int) -> Ranks:
-        if world_size not in sets:
-            sets[world_size] = Ranks(nursery, world_size)
-        return sets[world_size]
 
-    yield find
-    for each in sets.values():
-        each.stop()
-    nursery.stop()
+@pytest.fixture
+def expendable(nursery):
+    """Two ranks for one test, which are out of step in the end."""
+    ranks = Ranks(nursery, 2, timeout=200.0)
+    yield ranks
+    ranks.stop()

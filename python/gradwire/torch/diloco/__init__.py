@@ -7,8 +7,7 @@ and go. See ``docs/diloco.md``.
 """
 
 from gradwire.torch.diloco.membership import Membership
-from gradwire.torch.diloco.report import DiLoCoReport
-from gradwire.torch.diloco.trainer import DiLoCo, sparseloco
+from gradwire.torch.diloco.trainer import DiLoCo, DiLoCoReport, sparseloco
 from gradwire.torch.errors import MembershipError
 
 __all__ = ["DiLoCo", "DiLoCoReport", "Membership", "MembershipError", "sparseloco"]

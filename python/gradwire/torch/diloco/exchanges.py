@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from gradwire.torch.collective.calls import Call, Started, start
+from gradwire.torch.collective import Call, Started, start
 from gradwire.torch.diloco.replica import Flats, FragmentState, Replica
 from gradwire.torch.engine.consensus import ControlChannel
 from gradwire.torch.engine.engine import Engine

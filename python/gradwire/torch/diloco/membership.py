@@ -13,10 +13,8 @@ from datetime import timedelta
 from functools import partial
 
 from gradwire import _validate
-from gradwire.torch.diloco.generation import Generation
-from gradwire.torch.diloco.heartbeat import Heartbeat
-from gradwire.torch.diloco.roster import Roster, Waiting
-from gradwire.torch.diloco.store_client import StoreClient, connector, is_local, split
+from gradwire.torch.diloco.roster import Generation, Roster, Waiting
+from gradwire.torch.diloco.store_client import Heartbeat, StoreClient, connector, is_local, split
 from gradwire.torch.errors import MembershipError
 from gradwire.torch.transport import Secret, Store, stores
 

@@ -11,14 +11,13 @@ from typing import Any
 import torch.distributed as dist
 
 from gradwire.torch.checkpoint.format import Policy
-from gradwire.torch.collective.calls import connect, group_of
+from gradwire.torch.collective import connect, group_of
 from gradwire.torch.diloco.checkpoint import load
 from gradwire.torch.diloco.exchanges import FragmentExchanges
-from gradwire.torch.diloco.generation import Generation
 from gradwire.torch.diloco.membership import Membership
 from gradwire.torch.diloco.recovery import RankReport, RecoveryPlan, decide
 from gradwire.torch.diloco.replica import Replica
-from gradwire.torch.diloco.roster import Waiting
+from gradwire.torch.diloco.roster import Generation, Waiting
 from gradwire.torch.diloco.untrained import broadcast
 from gradwire.torch.engine.consensus import ControlChannel, agree
 from gradwire.torch.engine.engine import Engine

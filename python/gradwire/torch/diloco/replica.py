@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gradwire.schedule import Constant
-from gradwire.torch.diloco.fragments import Timetable
-from gradwire.torch.diloco.outer import OuterOptimizer
+from gradwire.torch.diloco.fragments import OuterOptimizer, Timetable
 from gradwire.torch.diloco.untrained import UntrainedTensors, bits_of
 from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.config import Options, as_codec, check_frames

@@ -14,8 +14,7 @@ from gradwire.torch.engine.attach import attach_engine
 from gradwire.torch.engine.config import Codecs, GradScaler, Options
 from gradwire.torch.engine.handle import Handle
 from gradwire.torch.engine.sharding import local_shard_of
-from gradwire.torch.fsdp.model import Group, groups_of, names_of
-from gradwire.torch.fsdp.source import FSDPSource
+from gradwire.torch.fsdp.source import FSDPSource, Group, groups_of, names_of
 from gradwire.torch.transport import Hierarchy, ProcessGroups
 
 
@@ -130,7 +129,7 @@ def attach(
 
 def _check_groups(groups: Sequence[Group]) -> list[int]:
     """Return the ranks that share the parameters."""
-    if any(each.is_replicated for each in groups):
+    if any(getattr(each.inner.mesh_info, "replicate_process_group", None) for each in groups):
         raise ValueError(
             "fully_shard() was given a two-dimensional mesh: FSDP then averages over replicas "
             "itself, uncompressed, before anything can be compressed. Give it only the shard "

@@ -11,9 +11,12 @@ from gradwire.report import ParameterReport, Report
 from gradwire.torch.engine.handle import Handle
 from gradwire.torch.engine.pairing import PairingWarning
 from gradwire.torch.errors import ExchangeError, GradientError, UpdateError
-from gradwire.torch.horovod.attachment import DistributedOptimizer
-from gradwire.torch.horovod.broadcasting import broadcast_optimizer_state, broadcast_parameters
-from gradwire.torch.horovod.elastic import ElasticState
+from gradwire.torch.horovod.elastic import (
+    ElasticState,
+    broadcast_optimizer_state,
+    broadcast_parameters,
+)
+from gradwire.torch.horovod.optimizer import DistributedOptimizer
 from gradwire.torch.transport.horovod import LostRankError
 
 __all__ = [

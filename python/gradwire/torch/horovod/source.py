@@ -1,21 +1,111 @@
 """The source of an optimizer's gradients: hooks that exchange them, bucket by bucket."""
 
+import gc
 import threading
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import torch
 
+from gradwire import _validate
 from gradwire.torch.engine.backward import Average, BackwardPasses
 from gradwire.torch.engine.config import Options
 from gradwire.torch.engine.local_gradients import FlatGradients
 from gradwire.torch.engine.sharding import laid_out
 from gradwire.torch.errors import ExchangeError, UpdateError
-from gradwire.torch.horovod.buckets import BucketReadiness, Hooks
 from gradwire.torch.transport import Transport, Work
 from gradwire.torch.transport.horovod import HorovodChannel, HorovodTransport, library
+
+BUCKET = 25 << 20  # bytes without ``groups=``: one is encoded while the one before is exchanged
+
+
+def form(named: Mapping[str, torch.Tensor], groups: int | None) -> list[list[torch.Tensor]]:
+    """Return the parameters in buckets of one dtype and device each, in the order of exchange.
+
+    That is the order in which gradients become ready: the last parameter comes first. ``groups`` is
+    the number of groups, as in Horovod; by default, buckets of up to 25 MiB.
+    """
+    every = list(named.values())
+    found: list[list[torch.Tensor]] = []
+    if groups is not None:
+        length = -(-len(every) // _validate.integer("groups", groups, low=1))
+        found = [every[at : at + length] for at in range(0, len(every), length)][::-1]
+    else:
+        room = 0
+        for each in reversed(every):
+            if not found or room < each.nbytes:
+                found.append([])
+                room = BUCKET
+            found[-1].insert(0, each)
+            room -= each.nbytes
+    alike: dict[tuple[int, torch.dtype, torch.device], list[torch.Tensor]] = {}
+    for at, group in enumerate(found):
+        for each in group:
+            alike.setdefault((at, each.dtype, each.device), []).append(each)
+    return list(alike.values())
+
+
+class BucketReadiness:
+    """Tracks which gradients and buckets are ready, over one or more backward passes.
+
+    Buckets are due in their own order, which all ranks share, whatever the order in which gradients
+    arrive, which may differ between ranks. A gradient is complete after ``passes`` backward passes.
+    """
+
+    def __init__(
+        self,
+        buckets: Sequence[Sequence[torch.Tensor]],
+        passes: int,
+        name_of: Callable[[torch.Tensor], str],
+    ) -> None:
+        active = [[each for each in bucket if each.requires_grad] for bucket in buckets]
+        self.buckets = [bucket for bucket in active if bucket]
+        self._passes = passes
+        self._name_of = name_of
+        self._counts: dict[int, int] = {}
+        self._bucket_of = {
+            id(each): index for index, bucket in enumerate(self.buckets) for each in bucket
+        }
+        self._missing = [len(bucket) for bucket in self.buckets]
+        self._next = 0
+
+    @property
+    def begun(self) -> bool:
+        """Whether some gradient is complete, or a bucket was taken."""
+        return self._next > 0 or self._passes in self._counts.values()
+
+    def arrive(self, parameter: torch.Tensor) -> None:
+        """Record that a backward pass added to a gradient; raise an UpdateError if it must not."""
+        key = id(parameter)
+        count = self._counts.get(key, 0) + 1
+        if count > self._passes:
+            raise UpdateError(
+                f"the gradient of {self._name_of(parameter)!r} was computed more than "
+                f"backward_passes_per_step={self._passes} times before step() or synchronize(): "
+                "call one of them, or pass the number of passes that you accumulate. With a loss "
+                "scaler, call synchronize() before scaler.step()"
+            )
+        if key not in self._bucket_of:
+            raise UpdateError(
+                f"{self._name_of(parameter)!r} was unfrozen between two backward passes of one "
+                "step: change requires_grad after step()"
+            )
+        self._counts[key] = count
+        if count == self._passes:
+            self._missing[self._bucket_of[key]] -= 1
+
+    def due(self, *, all_of_them: bool = False) -> Iterator[tuple[list[torch.Tensor], bool]]:
+        """Yield each bucket that is due once, and whether it is the last one of the exchange.
+
+        A bucket with a missing gradient is due only if all buckets are requested.
+        """
+        while self._next < len(self.buckets) and (all_of_them or not self._missing[self._next]):
+            at = self._next
+            yield self.buckets[at], at + 1 == len(self.buckets)
+            self._next = at + 1  # not if it could not be submitted: it fails again
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -47,12 +137,16 @@ class HorovodAverage:
 
 @dataclass(slots=True)
 class _ExchangedBucket:
-    """A bucket in progress, which writes its result to ``.grad``."""
+    """A bucket in progress, of several gradients or of one sparse gradient, where `flat` is None.
+
+    `factor` makes the average what is written to ``.grad``.
+    """
 
     tensors: Sequence[torch.Tensor]
     versions: list[tuple[int, int] | None]
     average: Average
-    write: Callable[[torch.Tensor], None]
+    flat: FlatGradients | None
+    factor: float
 
     def changed(self) -> torch.Tensor | None:
         """Return a parameter whose gradient was changed since it was read, as by clipping.
@@ -62,6 +156,16 @@ class _ExchangedBucket:
         """
         pairs = zip(self.tensors, self.versions, strict=True)
         return next((tensor for tensor, known in pairs if _version(tensor) != known), None)
+
+    def write(self, average: torch.Tensor) -> None:
+        """Write the result to ``.grad``."""
+        if self.flat is not None:
+            self.flat.write(self.factor)
+        else:
+            self.tensors[0].grad = average if self.factor == 1.0 else average * self.factor
+
+
+_hooked: "weakref.WeakSet[HorovodSource]" = weakref.WeakSet()  # those with hooks, in this process
 
 
 class HorovodSource:
@@ -76,7 +180,7 @@ class HorovodSource:
         self._channel: HorovodChannel  # for uncompressed averages alone, from register() on
         self._passes: BackwardPasses | None = None
         self._holder: object = None
-        self._hooks = Hooks(self._names, self.arrived)
+        self._hooks: list[Any] = []
         self._lock = threading.RLock()  # autograd has a thread for each device
         self._turn: BucketReadiness | None = None
         self._flying: list[_ExchangedBucket] = []
@@ -88,23 +192,45 @@ class HorovodSource:
     # What the reducer calls -------------------------------------------------------------------
 
     def register(self) -> None:
-        """Create the channel for uncompressed averages; raise if other hooks exchange gradients."""
-        self._hooks.check()
+        """Create the channel for uncompressed averages; raise if another source has the parameters.
+
+        Hooks of one that is detached are removed.
+        """
+        if self._others():
+            gc.collect()  # an optimizer that nobody has any more may not be gone yet
+        for other in self._others():
+            if other._passes is not None:
+                name = next(name for key, name in self._names.items() if key in other._names)
+                raise ValueError(
+                    f"{name!r} belongs to another distributed optimizer, which exchanges its "
+                    "gradient: detach() the handle of that one first"
+                )
+            other.remove()
         self._channel = self._transport.make()
 
     def open(self, passes: BackwardPasses, holder: object) -> None:
         """Exchange gradients from now on."""
         self._passes, self._holder, passes.dense = passes, holder, self._dense
+        arrived = weakref.WeakMethod(self.arrived)  # a hook does not keep this object alive
+
+        def hook(parameter: torch.Tensor) -> None:
+            call = arrived()
+            if call is not None:
+                call(parameter)
+
         # Now, not earlier: the hooks that tell where gradients come from must run before these.
         for bucket in self._settings.buckets:
             for each in bucket:
-                self._hooks.place(each)
-        self._hooks.active = True
+                required = each.requires_grad
+                each.requires_grad_(True)  # a frozen parameter takes no hooks, but keeps them
+                made = each.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+                each.requires_grad_(required)
+                self._hooks.append(made)
+        _hooked.add(self)
 
     def close(self) -> None:
         """Average gradients uncompressed from now on."""
         self._passes = self._holder = None
-        self._hooks.active = False
 
     def transport(self, ranks: Any, timeout: timedelta | None) -> Transport:
         """Raise a ValueError: Horovod re-creates its groups for all their users at once."""
@@ -115,7 +241,14 @@ class HorovodSource:
 
     def remove(self) -> None:
         """Stop intercepting gradients."""
-        self._hooks.remove()
+        _hooked.discard(self)
+        while self._hooks:
+            self._hooks.pop().remove()
+
+    def _others(self) -> "list[HorovodSource]":
+        """Return the sources of other optimizers that have some of these parameters."""
+        every = (each for each in _hooked if each is not self)
+        return [each for each in every if self._names.keys() & each._names.keys()]
 
     # What the optimizer calls -----------------------------------------------------------------
 
@@ -236,14 +369,7 @@ class HorovodSource:
         # What goes without the codec is a sum already.
         sums = self._sums and not isinstance(average, HorovodAverage)
         factor = float(self._channel.size) if sums else 1.0
-
-        def write(result: torch.Tensor) -> None:
-            if flat is not None:
-                flat.write(factor)
-            else:
-                tensors[0].grad = result if factor == 1.0 else result * factor
-
-        self._flying.append(_ExchangedBucket(tensors, versions, average, write))
+        self._flying.append(_ExchangedBucket(tensors, versions, average, flat, factor))
 
     def _finish(self) -> torch.Tensor | None:
         """Wait for all buckets, and write their averages; raise the error if they do not count.

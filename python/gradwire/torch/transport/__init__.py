@@ -12,8 +12,7 @@ from gradwire.torch.transport.channel import (
     Work,
 )
 from gradwire.torch.transport.process_group import ProcessGroupChannel, ProcessGroups
-from gradwire.torch.transport.secret import Secret
-from gradwire.torch.transport.store import Gloo, Store, stores
+from gradwire.torch.transport.store import Gloo, Secret, Store, stores
 from gradwire.torch.transport.topology import Hierarchy, Levels, RankTopology, parse_hierarchy
 
 __all__ = [
