@@ -104,7 +104,7 @@ class Comparison:
                 for run, rate, source in zip(runs, rates, sources, strict=True)
             ],
         }
-        return "\n".join([f"{self.title}, {self.where}", *columns(table, {"method"})])
+        return "\n".join([f"{self.where}: {self.title}", *columns(table, {"method"})])
 
     def verdict(self) -> str:
         """Return in a sentence whether compression pays, by the seconds to the same loss."""
