@@ -27,7 +27,7 @@ def test_over_a_shaped_link_it_trains_counts_bytes_and_prints_a_table(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "2 ranks in network namespaces of their own" in done.stdout
-    assert "convolutional network, handwritten digits, digits, 200 Mbit/s" in done.stdout
+    assert "digits, 200 Mbit/s: convolutional network, handwritten digits" in done.stdout
     assert "all ranks ended with bit-identical models" in done.stdout
     figures = json.loads((tmp_path / "demo.json").read_text())
     runs = {run["method"]: run for run in figures["runs"]}
