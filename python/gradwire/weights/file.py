@@ -67,7 +67,7 @@ class File(Mapping[str, Tensor]):
         self, path: str | os.PathLike[str], *, mapped: bool = True, _above: tuple[str, ...] = ()
     ) -> None:
         self.path = located(path)
-        self._file = _opened(path)
+        self._file = _open_regular_file(path)
         self._mapped, self._base_checked = mapped, False
         self._checked: dict[str, Packed] = {}
         try:
@@ -275,7 +275,7 @@ def located(path: str | os.PathLike[str]) -> str:
     return os.path.join(os.path.realpath(folder), name)
 
 
-def _opened(path: str | os.PathLike[str]) -> BinaryIO:
+def _open_regular_file(path: str | os.PathLike[str]) -> BinaryIO:
     """Open a regular file. Nothing else is opened: it may wait for ever, or be a device."""
     mode = os.stat(path).st_mode
     if stat.S_ISREG(mode) or stat.S_ISDIR(mode):  # for a folder, the system has an error

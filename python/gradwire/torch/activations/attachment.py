@@ -168,7 +168,7 @@ class PackedActivations:
     def _start(self, *arguments: object) -> None:
         """Begin a pass, before the model's forward."""
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            _end_dead_calls()
+            _end_interrupted_calls()
             if self._calls.begin_root(_current()):
                 self._origins.forget()
                 for _, _, tally in self._rows.values():
@@ -192,7 +192,7 @@ class PackedActivations:
         # In a backward pass a checkpoint runs layers again, whose tensors are read at once.
         if not torch.is_grad_enabled() or torch._C._current_graph_task_id() != -1:
             return
-        _end_dead_calls()
+        _end_interrupted_calls()
         active, call = _active(), _current()
         if active is None or isinstance(active, Packing):
             why = _other_use()
@@ -217,7 +217,7 @@ class PackedActivations:
     def _end(self, *_: object) -> None:
         """End the packing of a module, also if its forward raised."""
         call = _current()
-        _end_dead_calls()
+        _end_interrupted_calls()
         active = _active()
         if isinstance(active, Packing) and active.call is call:
             torch._C._autograd._pop_saved_tensors_default_hooks()
@@ -345,7 +345,7 @@ def _active() -> object:
     return None if top is None else getattr(top[0], "__self__", top)
 
 
-def _end_dead_calls() -> None:
+def _end_interrupted_calls() -> None:
     """End the packing of calls that were left without the hook after them, as by an interrupt."""
     while isinstance(active := _active(), Packing):
         if active.call is not None and _is_live(active.call):

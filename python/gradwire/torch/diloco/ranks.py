@@ -158,7 +158,7 @@ class ElasticRanks:
             self._share(channel, plan)
         channel.all_gather_object(None)  # every rank has everything: from here it counts
         flights.count()
-        replica.catch_up([each.steps for each in every])
+        replica.set_encode_counts([each.steps for each in every])
         self.generation, self.members = formed.generation, formed.members
         self._settled = plan.position["sent"]
         self._counted = dict(list(plan.counted.items())[-_KEPT:])

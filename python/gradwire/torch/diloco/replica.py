@@ -248,7 +248,7 @@ class Replica:
         """Return how often each parameter was encoded."""
         return {name: each.state.step for name, each in self.compressed.items()}
 
-    def catch_up(self, every: Sequence[Mapping[str, int]]) -> None:
+    def set_encode_counts(self, every: Sequence[Mapping[str, int]]) -> None:
         """Set the encode counts to the same number on all ranks, and reset the size limits."""
         for name, each in self.compressed.items():
             step = max(theirs[name] for theirs in every)

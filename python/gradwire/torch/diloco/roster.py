@@ -141,7 +141,7 @@ class Roster:
         ordered = [*self.members, *(name for name in there if name not in self.members)]
         ordered.sort(key=lambda name: there[name].held < most)
         best = max(
-            (self._around(name, ordered, failed) for name in ordered),
+            (self._connected(name, ordered, failed) for name in ordered),
             key=lambda group: (sum(there[name].held == most for name in group), len(group)),
         )
         return [name for name in there if name in best]
@@ -155,7 +155,7 @@ class Roster:
         """Return it with the failures of waiting ranks cleared: the network may work again."""
         return replace(self, waiting={name: each.again() for name, each in self.waiting.items()})
 
-    def _around(self, first: str, ordered: Sequence[str], failed: Collection[str]) -> list[str]:
+    def _connected(self, first: str, ordered: Sequence[str], failed: Collection[str]) -> list[str]:
         """Return a rank and others that all reach each other."""
 
         def reach(one: str, other: str) -> bool:

@@ -294,7 +294,7 @@ class Heartbeat:
     def _read(self, sealed: bytes) -> Roster:
         """Read the roster; raise for one that is older than the last."""
         try:
-            roster = Roster.read(self._opened(_ROSTER, sealed))
+            roster = Roster.read(self._verified(_ROSTER, sealed))
         except ValueError as error:
             raise MembershipError(_UNREADABLE.format("roster", error)) from error
         changed, seen = roster != self.roster, self.roster.changes
@@ -312,7 +312,7 @@ class Heartbeat:
         key = f"beat/{name}"
         if not store.check([key]):
             return 0
-        found = self._opened(key, store.get(key))
+        found = self._verified(key, store.get(key))
         if not _NUMBER.fullmatch(found):
             raise MembershipError(_UNREADABLE.format(f"beat of {name}", "it is not a number"))
         return int(found)
@@ -320,5 +320,5 @@ class Heartbeat:
     def _sealed(self, key: str, value: bytes) -> str:
         return (value if self._secret is None else self._secret.seal(key, value)).decode()
 
-    def _opened(self, key: str, value: bytes) -> bytes:
+    def _verified(self, key: str, value: bytes) -> bytes:
         return value if self._secret is None else self._secret.open(key, value)

@@ -115,7 +115,7 @@ class Calibration(Mapping[str, Gram]):
                     self._begin, prepend=True, with_kwargs=True
                 )
                 stack.callback(before.remove)
-                stack.callback(self._model.register_forward_hook(self._end).remove)
+                stack.callback(self._model.register_forward_hook(self._end_batch).remove)
             stack.enter_context(self._hooked(self._see, self._parameters))
             self._open = stack.pop_all()
         return self
@@ -152,7 +152,7 @@ class Calibration(Mapping[str, Gram]):
         args, kwargs = _copied(args, kwargs)
         self._batch = _Batch(args, kwargs, torch.autocast(kind, dtype, enabled))
 
-    def _end(self, *_: Any) -> None:
+    def _end_batch(self, *_: Any) -> None:
         """Keep a batch that was run completely."""
         batch, self._batch = self._batch, None
         if batch is not None:

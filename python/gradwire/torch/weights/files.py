@@ -17,9 +17,9 @@ from gradwire.torch.weights.weight import (
     Packed,
     PackedWeight,
     as_tensor,
+    from_bytes,
     name_of,
     packed_name,
-    packed_of,
 )
 from gradwire.weights import RawTensor
 from gradwire.weights.header import DTYPE_NAMES, MORE, PACKED
@@ -220,7 +220,7 @@ class Tensors(Mapping[str, Packed | RawTensor]):
             return
         codes = further.data if isinstance(further, RawTensor) else None
         try:
-            self._read[name] = packed_of(slot.shape, packed_name(slot.dtype), frame.data, codes)
+            self._read[name] = from_bytes(slot.shape, packed_name(slot.dtype), frame.data, codes)
         except GradwireError as error:
             raise CorruptFileError(str(error), name) from None
         if codes is not None:

@@ -93,10 +93,10 @@ def parse(tensors: list[torch.Tensor], like: Packed) -> Packed:
                 f"shape {tuple(each.shape)}; a packed module takes no dense weight"
             )
     arrays = [each.detach().cpu().clone().numpy() for each in tensors]
-    return packed_of(like.shape, like.dtype, *arrays)
+    return from_bytes(like.shape, like.dtype, *arrays)
 
 
-def packed_of(shape: tuple[int, ...], dtype: str, frame: Any, further: Any = None) -> Packed:
+def from_bytes(shape: tuple[int, ...], dtype: str, frame: Any, further: Any = None) -> Packed:
     """Return a packed tensor of the bytes that a state dict has of it."""
     numel = max(math.prod(shape), 1)
     Frame(memoryview(frame), max_numel=numel)
