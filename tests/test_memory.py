@@ -165,3 +165,16 @@ def test_a_state_dict_of_another_memory_is_refused(gradient):
             corrected.load_state_dict(corrected.state_dict() | {"momentum": momentum})
     with pytest.raises(TypeError, match="momentum must be float32"):
         corrected.load_state_dict(corrected.state_dict() | {"momentum": np.zeros(gradient.size)})
+
+
+def test_without_a_memory_there_is_nothing_to_flush():
+    codec = gradwire.dense()
+    with pytest.raises(ValueError, match="no memory"):
+        codec.flush(codec.init_state(5))
+
+
+def test_a_state_of_another_codec_is_not_flushed():
+    with pytest.raises(ValueError, match="belongs to another codec"):
+        gradwire.topk(0.1).flush(gradwire.sidco(0.1).init_state(5))
+    with pytest.raises(TypeError, match="state must be"):
+        gradwire.topk(0.1).flush(None)
