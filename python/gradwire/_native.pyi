@@ -14,6 +14,7 @@ __all__ = [
     "VERSION",
     "Codec",
     "Frame",
+    "PatchUndo",
     "ReadOnlyBuffer",
     "State",
     "at_level",
@@ -38,6 +39,9 @@ __all__ = [
     "packed_rows",
     "packed_take",
     "packed_with_codes",
+    "patch_apply",
+    "patch_check",
+    "patch_encode",
     "read_bucket",
     "set_num_threads",
     "simd_level",
@@ -197,6 +201,11 @@ def encode_bucket(
     out: NDArray[np.uint8],
     bfloat16: bool = False,
 ) -> tuple[NDArray[np.int64], Exception | None]: ...
+@final
+@disjoint_base
+class PatchUndo:
+    def __call__(self, patch: _BytesLike, out: _WritableBytes) -> None: ...
+
 def average_bucket(
     data: NDArray[np.uint8],
     starts: Sequence[int],
@@ -231,6 +240,11 @@ def lossless_decode(
 def lossless_encode(
     format: str, values: _BytesLike, out: _WritableBytes, base: _BytesLike | None = None
 ) -> int: ...
+def patch_apply(
+    format: str, patch: _BytesLike, out: _WritableBytes
+) -> tuple[int, PatchUndo]: ...
+def patch_check(format: str, patch: _BytesLike, base: _BytesLike) -> tuple[bool, int]: ...
+def patch_encode(format: str, values: _BytesLike, base: _BytesLike) -> bytes: ...
 def packed_error(
     frame: _BytesLike, values: NDArray[np.float32], decoded: NDArray[np.float32] | None = None
 ) -> float: ...

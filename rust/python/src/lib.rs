@@ -15,6 +15,7 @@
 //! | `packed` | packed weights, decoded or multiplied |
 //! | `solve` | codes of packed weights by what a layer's inputs say, and what they lose |
 //! | `lossless` | floats as codes, and back bit for bit |
+//! | `patch` | what makes a tensor of another, and undoes that |
 //! | `number` | numbers, with errors that name the argument |
 //!
 //! Every call that processes a whole tensor lets other Python threads run.
@@ -33,6 +34,7 @@ mod lossless;
 mod number;
 mod outside;
 mod packed;
+mod patch;
 mod ranges;
 mod scratch;
 mod solve;
@@ -63,6 +65,8 @@ mod _native {
         packed_check, packed_error, packed_further, packed_join, packed_linear, packed_of_codes,
         packed_rows, packed_take, packed_with_codes,
     };
+    #[pymodule_export]
+    use crate::patch::{PatchUndo, patch_apply, patch_check, patch_encode};
     #[pymodule_export]
     use crate::ranges::{merge_bucket, split_bucket};
     #[pymodule_export]

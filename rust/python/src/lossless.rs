@@ -12,7 +12,7 @@ use crate::errors::to_py;
 use crate::number::number;
 
 /// The format of that name, and its bytes.
-fn format(name: &str) -> PyResult<(Format, usize)> {
+pub(crate) fn format(name: &str) -> PyResult<(Format, usize)> {
     match name {
         "bfloat16" => Ok((Format::BFLOAT16, 2)),
         "float16" => Ok((Format::FLOAT16, 2)),
@@ -23,18 +23,26 @@ fn format(name: &str) -> PyResult<(Format, usize)> {
     }
 }
 
-fn whole(name: &str, len: usize, size: usize) -> PyResult<()> {
+pub(crate) fn whole(name: &str, len: usize, size: usize) -> PyResult<()> {
     if len.is_multiple_of(size) {
         return Ok(());
     }
     Err(PyValueError::new_err(format!("{name} has {len} bytes, which are no floats of {size}")))
 }
 
+pub(crate) fn as_long(base: &[u8], values: &[u8]) -> PyResult<()> {
+    let (have, need) = (base.len(), values.len());
+    if have == need {
+        return Ok(());
+    }
+    Err(PyValueError::new_err(format!("base has {have} bytes, and values {need}")))
+}
+
 /// Writes floats as blocks of codes, and returns how many bytes those are.
 ///
 /// `values` are the floats, little-endian, of any bits, in the format "bfloat16", "float16" or "float32"; if there
 /// is a `base`, as many others, what is coded is how they differ from them. `out`, uint8, has as many bytes as the
-/// values, and 5 for each 65536 of them and for the rest.
+/// values, and 5 for each 65536 of them, and 10 for the rest.
 #[pyfunction]
 #[pyo3(signature = (format, values, out, base=None))]
 pub(crate) fn lossless_encode(
@@ -53,14 +61,11 @@ pub(crate) fn lossless_encode(
     }
     let (values, base) = (values.as_slice(), base.as_ref().map(Bytes::as_slice));
     whole("values", values.len(), size)?;
-    if let Some(base) = base
-        && base.len() != values.len()
-    {
-        let (have, need) = (base.len(), values.len());
-        return Err(PyValueError::new_err(format!("base has {have} bytes, and values {need}")));
+    if let Some(base) = base {
+        as_long(base, values)?;
     }
     let (have, need) =
-        (out.len(), values.len() + 5 * (values.len() / size).div_ceil(floats::BLOCK));
+        (out.len(), values.len() + 5 * (values.len() / size).div_ceil(floats::BLOCK) + 5);
     if have < need {
         return Err(PyValueError::new_err(format!("out has {have} bytes, of {need}")));
     }
@@ -83,16 +88,18 @@ where
     let kernels = Kernels::current();
     let values = values.as_chunks::<SIZE>().0;
     let base = base.map(|base| base.as_chunks::<SIZE>().0);
+    let size = if base.is_some() { differences::BLOCK } else { floats::BLOCK };
     let code = |i: usize, out: &mut Vec<u8>| {
-        let block = i * floats::BLOCK..values.len().min((i + 1) * floats::BLOCK);
+        let block = i * size..values.len().min((i + 1) * size);
         match base {
             None => floats::write(kernels, format, &values[block], out),
             Some(base) => {
-                differences::write(kernels, format, &values[block.clone()], &base[block], out);
+                let (values, base) = (&values[block.clone()], &base[block]);
+                differences::write(kernels, format, values, base, true, out);
             }
         }
     };
-    let (number, mut len) = (values.len().div_ceil(floats::BLOCK), 0);
+    let (number, mut len) = (values.len().div_ceil(size), 0);
     sequence::write_each(number, pool::num_threads(), code, |block| {
         out[len..len + block.len()].copy_from_slice(block);
         len += block.len();
@@ -131,9 +138,12 @@ fn decode<T: Bits>(
     difference: bool,
 ) -> gradwire_core::Result<usize> {
     let (kernels, threads) = (Kernels::current(), pool::num_threads());
-    let rest = sequence::read_some(coded, threads, out, |_, bytes, out| {
-        let read = if difference { differences::read } else { floats::read };
-        read(kernels, format, bytes, out)
+    let block = if difference { differences::BLOCK } else { floats::BLOCK };
+    let rest = sequence::read_some(coded, threads, block, out, |_, bytes, out| {
+        if difference {
+            return Ok(differences::read(kernels, format, bytes, out)?.0);
+        }
+        floats::read(kernels, format, bytes, out)
     })?;
     Ok(coded.len() - rest.len())
 }

@@ -1,229 +1,492 @@
-//! Floats beside those of another tensor, without loss: how far apart two are, as [`huffman`] codes of its bit
-//! length, and the bits below.
+//! Floats beside those of a base, without loss: which ones have changed, and by how many [`steps`].
 //!
-//! The bits of floats are whole numbers in the order of the floats: those of a negative one inverted, and of
-//! others with the highest bit set. Two floats that are near each other differ by a small number, across a power of
-//! two as well.
+//! How likely a float is to change is told by the exponent of its base: an optimizer moves all weights by about as
+//! much, while the spacing of floats grows with them. So floats are divided into classes by that exponent, and
+//! each class has codes of its own. A block of at most [`BLOCK`] floats is
 //!
 //! | bytes | content |
 //! |---|---|
-//! | 1 | 3 and how many bit lengths are in a symbol, up to 11; or what a block of [`floats`] begins with, which follows |
-//! | 1 | if they are more than one: `a`, which all lengths are below |
-//! | | the symbols, see [`huffman`]: of lengths `l`, `m`, and so on `l + a m + ...`; those of the last one that are not there are 0 |
-//! | | as many bits of each: those below its highest, and whether it is negative above them; none of zero |
+//! | 1 | 0: nothing has changed, and nothing follows; 255: all floats follow, 65536 to a block of [`floats`]; otherwise the number of classes, up to 16 |
+//! | 1 each | the least exponent of each class but the first, in ascending order |
+//! | | the numbers of the members of each class that have changed |
+//! | | the [`steps`] of these, class after class |
 //!
-//! A difference is the new number less the old one. A block of floats stands where it is shorter. No code is shorter
-//! than a bit: where most differences are zero, several lengths are one symbol.
+//! Members of a class are numbered in the order of the floats: with exponents 3, 9, 4, 9 and classes from 0 and from
+//! 5, members 0 and 1 of the second class are floats 1 and 3. Their numbers are
+//!
+//! | bytes | content |
+//! |---|---|
+//! | 1 | 0: none, and nothing follows; 255: all, and nothing follows; otherwise one more than the low bits of a Rice code |
+//! | | how many they are, and the length of the code in bytes, each by seven bits a byte, the lowest first, and 128 in all bytes but the last |
+//! | | their [`rice`] code |
+//!
+//! What a block makes of its base leads back to it: members are where they were but for the few that left their class.
 
 use super::floats::{self, Bits, Format};
-use super::huffman::{self, ALPHABET, Code, Reader, split};
-use crate::simd::Kernels;
-use crate::simd::fields::is_padded;
-use crate::{Error, Result};
+use super::huffman::split;
+use super::{rice, steps};
+use crate::simd::gaps::bits_below;
+use crate::simd::members::GROUP;
+use crate::simd::{self, Kernels};
+use crate::{Error, Result, allocate};
 
-/// The first byte of differences, less the number of lengths in a symbol.
-const DIFFERENCES: u8 = 3;
+/// Floats of a block at most.
+pub const BLOCK: usize = 1 << 20;
 
-/// Lengths in a symbol at most.
-const TOGETHER: usize = 8;
+/// Classes at most.
+const CLASSES: usize = 16;
 
-/// Differences that are worked on together.
-const CHUNK: usize = 4096;
+/// The first byte of a block without changes, and of one with all floats.
+const UNCHANGED: u8 = 0;
+const WHOLE: u8 = 255;
 
-/// How many bytes the length of a block may be off before it is written: of its table, above all.
-const DOUBT: usize = 1024;
+/// The first byte of the numbers of no members, and of all.
+const NONE: u8 = 0;
+const ALL: u8 = 255;
 
-/// How many lengths the differences of a type may have.
-const fn alphabet<T>() -> usize {
-    8 * size_of::<T>() + 1
+/// Floats whose masks are made together.
+const CHUNK: usize = simd::BLOCK;
+
+/// Of so many groups of floats, one is looked at to choose the classes of a large block.
+const SAMPLED: usize = 16;
+
+/// What a class takes besides its codes, in bits.
+const CLASS_BITS: u64 = 150;
+
+/// The part of all bits that may be lost by fewer classes, which are faster.
+const SLACK: u64 = 128;
+
+/// Appends a block of at most [`BLOCK`] floats, as they differ from as many of a base. Where that is shorter and it
+/// may be `whole`, it is all floats, which do not lead
+/// back.
+pub fn write<T: Bits>(
+    kernels: &Kernels,
+    format: Format,
+    values: &[T],
+    base: &[T],
+    whole: bool,
+    out: &mut Vec<u8>,
+) {
+    if T::bytes(values) == T::bytes(base) {
+        out.push(UNCHANGED);
+        return;
+    }
+    let start = out.len();
+    write_changes(kernels, format, values, base, out);
+    // Floats take more than a sixteenth by themselves, unless they repeat.
+    let repeat = || values.iter().all(|value| value.word() == values[0].word());
+    if !whole || 16 * (out.len() - start) < size_of_val(values) && !repeat() {
+        return;
+    }
+    let middle = out.len();
+    out.push(WHOLE);
+    for values in values.chunks(floats::BLOCK) {
+        floats::write(kernels, format, values, out);
+    }
+    if middle - start <= out.len() - middle {
+        out.truncate(middle);
+    } else {
+        out.drain(start..middle);
+    }
 }
 
-/// Appends a block of at most [`floats::BLOCK`] floats, as they differ from as many of a base.
-pub fn write<T: Bits>(
+fn write_changes<T: Bits>(
     kernels: &Kernels,
     format: Format,
     values: &[T],
     base: &[T],
     out: &mut Vec<u8>,
 ) {
-    let (mut lengths, mut fields) = (vec![0; values.len()], vec![0; values.len()]);
-    T::gaps(kernels, values, base, &mut lengths, &mut fields);
-    let counts = huffman::counts(&lengths, alphabet::<T>());
-    let plain = floats::choose(kernels, format, values);
-    let bits: usize = counts.iter().map(|(len, count)| usize::from(*len) * *count as usize).sum();
-    let Some(chosen) = Joined::choose(&lengths, &counts) else {
-        return floats::write_chosen(kernels, plain, values, out);
+    let (classes, dense) = Classes::choose(kernels, format, values, base);
+    out.push(classes.first.len() as u8);
+    out.extend(&classes.first[1..]);
+    let members = find(kernels, format, &classes, &dense, values, base);
+    for (changes, all) in members.iter().zip(&dense) {
+        if *all { out.push(ALL) } else { write_numbers(&changes.numbers, out) }
+    }
+    for changes in &members {
+        steps::write(kernels, &changes.new, &changes.old, out);
+    }
+}
+
+/// Members of a class that have changed, or all of them.
+#[derive(Debug)]
+struct Changes<T> {
+    numbers: Vec<u32>,
+    old: Vec<T>,
+    new: Vec<T>,
+    /// Members up to here.
+    seen: u32,
+}
+
+fn write_numbers(numbers: &[u32], out: &mut Vec<u8>) {
+    if numbers.is_empty() {
+        return out.push(NONE);
+    }
+    let (low_bits, len) = rice::best(numbers);
+    out.push(1 + low_bits);
+    write_number(numbers.len(), out);
+    write_number(len, out);
+    let at = out.len();
+    out.resize(at + len, 0);
+    rice::encode(low_bits, numbers, &mut out[at..]);
+}
+
+/// Numbers of at most so many members, and what follows them; none if those are all.
+fn read_numbers(bytes: &[u8], members: usize) -> Result<(Option<Vec<u32>>, &[u8])> {
+    let (head, rest) = split(bytes, 1)?;
+    let low_bits = match head[0] {
+        NONE => return Ok((Some(Vec::new()), rest)),
+        ALL => return Ok((None, rest)),
+        head => head - 1,
     };
-    let (about, start) = (chosen.len + bits.div_ceil(8), out.len());
-    let most = size_of_val(values);
-    let plain_about = plain.len(most);
-    if about < plain_about + DOUBT {
-        out.push(DIFFERENCES + chosen.each as u8);
-        if chosen.each > 1 {
-            out.push(chosen.base as u8);
-        }
-        chosen.code.write(kernels, chosen.symbols.as_deref().unwrap_or(&lengths), out);
-        let at = out.len();
-        out.resize(at + bits.div_ceil(8) + 8, 0);
-        kernels.put_fields(&lengths, &fields, &mut out[at..]);
-        out.truncate(at + bits.div_ceil(8));
-        if about + DOUBT < plain_about {
-            return;
+    let (count, rest) = read_number(rest)?;
+    let (len, rest) = read_number(rest)?;
+    let (code, rest) = split(rest, len)?;
+    let (numel, count) = (members as u64, count as u64);
+    super::check_len(super::Coding::Rice { bits: low_bits }, numel, count, len as u64)?;
+    let mut reader = rice::Reader::new(low_bits, code, numel, count)?;
+    let mut numbers = Vec::new();
+    allocate::resize(&mut numbers, count as usize)?;
+    reader.read(&mut numbers)?;
+    Ok((Some(numbers), rest))
+}
+
+fn write_number(mut number: usize, out: &mut Vec<u8>) {
+    while number > 127 {
+        out.push(number as u8 | 128);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+fn read_number(bytes: &[u8]) -> Result<(usize, &[u8])> {
+    let mut number = 0;
+    for (i, byte) in bytes.iter().enumerate().take(4) {
+        number |= usize::from(byte & 127) << (7 * i);
+        if *byte < 128 {
+            return Ok((number, &bytes[i + 1..]));
         }
     }
-    let middle = out.len();
-    floats::write_chosen(kernels, plain, values, out);
-    // Of both, the shorter.
-    if middle > start {
-        if middle - start < out.len() - middle {
-            out.truncate(middle);
-        } else {
-            out.drain(start..middle);
-        }
-    }
+    Err(Error::corrupt("a number does not end"))
 }
 
-/// Bit lengths as symbols, several in each.
-struct Joined {
-    each: usize,
-    base: usize,
-    code: Code,
-    /// About the bytes of the codes.
-    len: usize,
-    /// None: the lengths.
-    symbols: Option<Vec<u16>>,
-}
+/// Floats that left their class: where they are, and what they were.
+pub type Leavers<T> = Vec<(u32, T)>;
 
-impl Joined {
-    /// What is shortest of lengths that occur so often; none of none.
-    fn choose(lengths: &[u16], counts: &[(u16, u32)]) -> Option<Self> {
-        let code = Code::new(counts)?;
-        let base = 1 + counts.last().map_or(0, |(longest, _)| usize::from(*longest));
-        let len = code.len(counts);
-        let mut best = Self { each: 1, base, code, len, symbols: None };
-        let most = counts.iter().map(|(_, count)| *count as usize).max().unwrap_or(0);
-        // Otherwise no code is much longer than it should be; and one of a single symbol takes nothing.
-        if 5 * most < 2 * lengths.len() || base < 2 {
-            return Some(best);
-        }
-        for each in 2..=TOGETHER {
-            let Some(alphabet) = alphabet_of(base, each) else { break };
-            let symbols: Vec<u16> =
-                lengths.chunks(each).map(|lengths| joined(lengths, base)).collect();
-            let counts = huffman::counts(&symbols, alphabet);
-            let Some(code) = Code::new(&counts) else { break };
-            let len = code.len(&counts);
-            if len < best.len {
-                best = Self { each, base, code, len, symbols: Some(symbols) };
-            }
-        }
-        Some(best)
-    }
-}
-
-/// How many symbols of so many lengths there may be, unless too many.
-fn alphabet_of(base: usize, each: usize) -> Option<usize> {
-    base.checked_pow(each as u32).filter(|alphabet| *alphabet <= ALPHABET)
-}
-
-fn joined(lengths: &[u16], base: usize) -> u16 {
-    lengths.iter().rev().fold(0, |symbol, length| symbol * base as u16 + length)
-}
-
-/// Reads bit lengths, many of them at a time.
-struct Lengths<'a> {
-    reader: Reader<'a>,
-    each: usize,
-    /// Of each symbol, if it has several.
-    table: Vec<[u16; TOGETHER]>,
-}
-
-impl<'a> Lengths<'a> {
-    /// Reads what is before the codes of `len` lengths below `alphabet`, and returns what follows those, too.
-    fn new(each: usize, bytes: &'a [u8], len: usize, alphabet: usize) -> Result<(Self, &'a [u8])> {
-        if each == 1 {
-            let (reader, rest) = Reader::new(bytes, len, alphabet)?;
-            return Ok((Self { reader, each, table: Vec::new() }, rest));
-        }
-        let (base, bytes) = split(bytes, 1)?;
-        let base = usize::from(base[0]);
-        let symbols = alphabet_of(base, each).filter(|_| (2..=alphabet).contains(&base));
-        let symbols = symbols.ok_or_else(|| Error::corrupt("lengths do not fit a symbol"))?;
-        let (reader, rest) = Reader::new(bytes, len.div_ceil(each), symbols)?;
-        let mut table = vec![[0; TOGETHER]; symbols];
-        for (mut symbol, lengths) in table.iter_mut().enumerate() {
-            for length in lengths.iter_mut().take(each) {
-                *length = (symbol % base) as u16;
-                symbol /= base;
-            }
-        }
-        Ok((Self { reader, each, table }, rest))
-    }
-
-    /// Whether all are zero.
-    fn are_zero(&self) -> bool {
-        self.reader.single() == Some(0)
-    }
-
-    /// The next ones: a multiple of 32 times those in a symbol, but for the last ones.
-    fn read(&mut self, kernels: &Kernels, out: &mut [u16]) -> Result<()> {
-        if self.each == 1 {
-            return self.reader.read(kernels, out);
-        }
-        let mut symbols = [0; CHUNK];
-        let symbols = &mut symbols[..out.len().div_ceil(self.each)];
-        self.reader.read(kernels, symbols)?;
-        for (out, symbol) in out.chunks_mut(self.each).zip(symbols) {
-            let (own, beyond) = self.table[usize::from(*symbol)].split_at(out.len());
-            out.copy_from_slice(own);
-            if beyond.iter().any(|length| *length > 0) {
-                return Err(Error::corrupt("a length follows the last difference of a block"));
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Reads a block of as many floats as `out` has, and returns what follows it. `out` comes with the base.
+/// Reads a block of as many floats as `out` has, and returns what follows it, and what [`undo`] needs. `out` comes with
+/// the base.
 ///
-/// After an error `out` holds anything.
+/// After an error `out` is as it was, unless all floats follow.
 pub fn read<'a, T: Bits>(
     kernels: &Kernels,
     format: Format,
     bytes: &'a [u8],
     out: &mut [T],
-) -> Result<&'a [u8]> {
+) -> Result<(&'a [u8], Leavers<T>)> {
     let (head, rest) = split(bytes, 1)?;
-    let each = usize::from(head[0].wrapping_sub(DIFFERENCES));
-    if !(1..=TOGETHER).contains(&each) {
-        return floats::read(kernels, format, bytes, out);
-    }
-    let (mut reader, bytes) = Lengths::new(each, rest, out.len(), alphabet::<T>())?;
-    if reader.are_zero() {
-        return Ok(bytes);
-    }
-    let (mut lengths, mut at) = ([0; CHUNK], 0);
-    for out in out.chunks_mut(CHUNK / each / 32 * 32 * each) {
-        let lengths = &mut lengths[..out.len()];
-        reader.read(kernels, lengths)?;
-        let (next, in_order) = T::close(kernels, lengths, bytes, at, out);
-        if !in_order {
-            return Err(Error::corrupt("a difference leads beyond all floats"));
+    if head[0] == WHOLE {
+        let mut bytes = rest;
+        for out in out.chunks_mut(floats::BLOCK) {
+            bytes = floats::read(kernels, format, bytes, out)?;
         }
-        at = next;
+        return Ok((bytes, Vec::new()));
     }
-    let (own, rest) = split(bytes, at.div_ceil(8))?;
-    if !is_padded(own, 1, at as u64) {
-        return Err(Error::corrupt("bits follow the last difference of a block"));
+    let (members, classes, rest) = read_members(kernels, format, bytes, false, out)?;
+    let mut leavers = Vec::new();
+    let mut keys = Vec::new();
+    for (class, (places, new)) in members.iter().enumerate() {
+        let [first, last] = classes.range(class);
+        keys.resize(new.len(), 0);
+        T::keys(kernels, format, new, &mut keys);
+        let leaves = keys.iter().zip(places).filter(|(key, _)| !(first..=last).contains(key));
+        leavers.extend(leaves.map(|(_, place)| (*place, out[*place as usize])));
     }
-    Ok(rest)
+    for (places, new) in members {
+        for (place, new) in places.into_iter().zip(new) {
+            out[place as usize] = new;
+        }
+    }
+    Ok((rest, leavers))
+}
+
+/// Makes the base again of what a block made of it, which [`read`] has read.
+pub fn undo<T: Bits>(
+    kernels: &Kernels,
+    format: Format,
+    bytes: &[u8],
+    leavers: &[(u32, T)],
+    out: &mut [T],
+) -> Result<()> {
+    put(leavers, out);
+    let (members, ..) = read_members(kernels, format, bytes, true, out)?;
+    for (places, old) in members {
+        for (place, old) in places.into_iter().zip(old) {
+            out[place as usize] = old;
+        }
+    }
+    put(leavers, out);
+    Ok(())
+}
+
+fn put<T: Copy>(floats: &[(u32, T)], out: &mut [T]) {
+    for (place, float) in floats {
+        out[*place as usize] = *float;
+    }
+}
+
+/// The positions of members that change, and what they become.
+type Members<T> = Vec<(Vec<u32>, Vec<T>)>;
+
+/// Those of each class, or what they were if it goes `back`.
+fn read_members<'a, T: Bits>(
+    kernels: &Kernels,
+    format: Format,
+    bytes: &'a [u8],
+    back: bool,
+    floats: &[T],
+) -> Result<(Members<T>, Classes, &'a [u8])> {
+    let (classes, mut bytes) = Classes::read(bytes)?;
+    let mut numbers = Vec::new();
+    for _ in &classes.first {
+        let (of_class, rest) = read_numbers(bytes, floats.len())?;
+        numbers.push(of_class);
+        bytes = rest;
+    }
+    let places = locate(kernels, format, &classes, &numbers, floats)?;
+    let mut members = Vec::new();
+    for places in places {
+        let mut moved: Vec<T> = places.iter().map(|place| floats[*place as usize]).collect();
+        bytes = steps::read(kernels, bytes, back, &mut moved)?;
+        members.push((places, moved));
+    }
+    Ok((members, classes, bytes))
+}
+
+/// Exponents as classes.
+#[derive(Debug, PartialEq)]
+struct Classes {
+    /// The least exponent of each.
+    first: Vec<u8>,
+}
+
+impl Classes {
+    /// Those that a block begins with, none if nothing has changed; and what follows.
+    fn read(bytes: &[u8]) -> Result<(Self, &[u8])> {
+        let (head, bytes) = split(bytes, 1)?;
+        let number = usize::from(head[0]);
+        if number == 0 {
+            return Ok((Self { first: Vec::new() }, bytes));
+        }
+        if number > CLASSES {
+            return Err(Error::corrupt(format!("{number} classes, of at most {CLASSES}")));
+        }
+        let (rest, bytes) = split(bytes, number - 1)?;
+        let first = [&[0], rest].concat();
+        if !first.is_sorted_by(|a, b| a < b) {
+            return Err(Error::corrupt("classes are not in order"));
+        }
+        Ok((Self { first }, bytes))
+    }
+
+    /// The least and the largest exponent of a class.
+    fn range(&self, class: usize) -> [u8; 2] {
+        [self.first[class], self.first.get(class + 1).map_or(u8::MAX, |next| next - 1)]
+    }
+
+    /// Classes that are best for these floats, or nearly; and whether codes of all members of each are shorter.
+    fn choose<T: Bits>(
+        kernels: &Kernels,
+        format: Format,
+        values: &[T],
+        base: &[T],
+    ) -> (Self, Vec<bool>) {
+        let every = if values.len() < SAMPLED * CHUNK { 1 } else { SAMPLED };
+        let mut kinds = vec![Kind::default(); 1 << format.exponent];
+        let mut keys = [0; GROUP];
+        let (mut codes, mut fields) = ([0; GROUP], [0; GROUP]);
+        let groups = values.chunks(GROUP).zip(base.chunks(GROUP));
+        for (values, base) in groups.step_by(every) {
+            let len = values.len();
+            T::keys(kernels, format, base, &mut keys);
+            T::gaps(kernels, values, base, &mut codes[..len], &mut fields[..len]);
+            for (key, code) in keys[..len].iter().zip(&codes) {
+                kinds[usize::from(*key)].sizes[size_of_step(*code)] += 1;
+            }
+        }
+        let class_bits = (CLASS_BITS / every as u64) << FRACTION;
+        let mut chain: Vec<Kind> = Vec::new();
+        for (key, mut kind) in kinds.into_iter().enumerate() {
+            if kind.sizes.iter().all(|count| *count == 0) {
+                continue;
+            }
+            kind.first = key as u8;
+            kind.bits = kind.cost();
+            chain.push(kind);
+        }
+        let total: u64 = chain.iter().map(|kind| kind.bits).sum();
+        let mut slack = total / SLACK;
+        while chain.len() > 1 {
+            // What is lost if one joins the one before, in parts of a bit.
+            let lost = |pair: &[Kind]| {
+                let more = pair[0].joined(&pair[1]).bits - (pair[0].bits + pair[1].bits);
+                more.saturating_sub(class_bits)
+            };
+            let (least, at) =
+                chain.windows(2).enumerate().map(|(i, pair)| (lost(pair), i)).min().unwrap_or_default();
+            if chain.len() <= CLASSES && least > slack {
+                break;
+            }
+            slack = slack.saturating_sub(least);
+            let next = chain.remove(at + 1);
+            chain[at] = chain[at].joined(&next);
+        }
+        let dense = chain.iter().map(Kind::is_dense).collect();
+        let mut first: Vec<u8> = chain.iter().map(|kind| kind.first).collect();
+        first[0] = 0;
+        (Self { first }, dense)
+    }
+}
+
+/// Bits of fractions of a bit.
+const FRACTION: u32 = 16;
+
+/// Kinds of sizes of steps: those below 8, and those of each number of bits.
+const SIZES: usize = 8 + 29;
+
+/// Of a step with this code.
+fn size_of_step(code: u16) -> usize {
+    usize::from(code).min(7 + bits_below(code) as usize)
+}
+
+/// Floats of some exponents, as far as they were looked at.
+#[derive(Debug, Clone)]
+struct Kind {
+    first: u8,
+    /// How many have steps of each size.
+    sizes: [u32; SIZES],
+    /// What the sizes take, in parts of a bit.
+    bits: u64,
+}
+
+impl Default for Kind {
+    fn default() -> Self {
+        Self { first: 0, sizes: [0; SIZES], bits: 0 }
+    }
+}
+
+impl Kind {
+    fn cost(&self) -> u64 {
+        let (mut count, mut bits) = (0, 0);
+        for size in self.sizes.iter().filter(|size| **size > 0) {
+            count += size;
+            bits += u64::from(*size) * log2(*size);
+        }
+        (u64::from(count) * log2(count)).saturating_sub(bits)
+    }
+
+    fn joined(&self, next: &Self) -> Self {
+        let mut both = self.clone();
+        for (size, other) in both.sizes.iter_mut().zip(&next.sizes) {
+            *size += other;
+        }
+        both.bits = both.cost().max(self.bits + next.bits);
+        both
+    }
+
+    /// Whether more than half have changed.
+    fn is_dense(&self) -> bool {
+        self.sizes[0] < self.sizes[1..].iter().sum()
+    }
+}
+
+/// The logarithm of a number, in parts of a bit: within 0.003, and the same everywhere.
+fn log2(number: u32) -> u64 {
+    let exponent = number.ilog2();
+    let above = (u64::from(number) << FRACTION >> exponent) - (1 << FRACTION);
+    let bend = above * ((1 << FRACTION) - above) >> FRACTION;
+    (u64::from(exponent) << FRACTION) + above + (bend * 22_544 >> FRACTION)
+}
+
+/// The members of each class that have changed, or all.
+fn find<T: Bits>(
+    kernels: &Kernels,
+    format: Format,
+    classes: &Classes,
+    dense: &[bool],
+    values: &[T],
+    base: &[T],
+) -> Vec<Changes<T>> {
+    let none = || Changes { numbers: Vec::new(), old: Vec::new(), new: Vec::new(), seen: 0 };
+    let mut members: Vec<Changes<T>> = dense.iter().map(|_| none()).collect();
+    let (mut keys, mut bytes) = ([0; CHUNK], [0; CHUNK]);
+    let (mut masks, mut changed) = ([0; CHUNK / GROUP], [0; CHUNK / GROUP]);
+    let (mut numbers, mut places) = ([0; CHUNK], [0; CHUNK]);
+    let all = [u64::MAX; CHUNK / GROUP];
+    for (i, (values, base)) in values.chunks(CHUNK).zip(base.chunks(CHUNK)).enumerate() {
+        let (len, groups) = (values.len(), values.len().div_ceil(GROUP));
+        T::keys(kernels, format, base, &mut keys);
+        T::changed(kernels, values, base, &mut bytes);
+        kernels.masks(&bytes[..len], 1, 1, &mut changed);
+        for (class, (changes, dense)) in members.iter_mut().zip(dense).enumerate() {
+            let [first, last] = classes.range(class);
+            kernels.masks(&keys[..len], first, last, &mut masks);
+            let marks = if *dense { &all } else { &changed };
+            let (members, marks) = (&masks[..groups], &marks[..groups]);
+            let at = (i * CHUNK) as u32;
+            let seen = &mut changes.seen;
+            let many = kernels.find(members, marks, at, seen, &mut numbers, &mut places);
+            let places = &places[..many];
+            changes.numbers.extend(&numbers[..many]);
+            changes.new.extend(places.iter().map(|place| values[*place as usize % CHUNK]));
+            changes.old.extend(places.iter().map(|place| base[*place as usize % CHUNK]));
+        }
+    }
+    members
+}
+
+/// Where members with these numbers are, or all.
+fn locate<T: Bits>(
+    kernels: &Kernels,
+    format: Format,
+    classes: &Classes,
+    numbers: &[Option<Vec<u32>>],
+    base: &[T],
+) -> Result<Vec<Vec<u32>>> {
+    let mut members = vec![Vec::new(); numbers.len()];
+    let mut seen = vec![0; numbers.len()];
+    let mut keys = [0; CHUNK];
+    let mut masks = [0; CHUNK / GROUP];
+    let (mut each, mut places) = ([0; CHUNK], [0; CHUNK]);
+    let all = [u64::MAX; CHUNK / GROUP];
+    for (i, base) in base.chunks(CHUNK).enumerate() {
+        let groups = base.len().div_ceil(GROUP);
+        T::keys(kernels, format, base, &mut keys);
+        for (class, (numbers, found)) in numbers.iter().zip(&mut members).enumerate() {
+            let left = numbers.as_ref().map(|numbers| &numbers[found.len()..]);
+            if left.is_some_and(<[u32]>::is_empty) {
+                continue;
+            }
+            let [first, last] = classes.range(class);
+            kernels.masks(&keys[..base.len()], first, last, &mut masks);
+            let (members, at, seen) = (&masks[..groups], (i * CHUNK) as u32, &mut seen[class]);
+            let many = match left {
+                Some(left) => kernels.locate(members, left, at, seen, &mut places),
+                None => kernels.find(members, &all[..groups], at, seen, &mut each, &mut places),
+            };
+            found.extend(&places[..many]);
+        }
+    }
+    let complete = numbers.iter().zip(&members).all(|(numbers, found)| {
+        numbers.as_ref().is_none_or(|numbers| numbers.len() == found.len())
+    });
+    if complete { Ok(members) } else { Err(Error::corrupt("a class has fewer members")) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pack::floats::BLOCK;
-    use crate::pack::floats::tests::{no_change_does_harm, singles};
+    use crate::pack::floats::tests::{halves, no_change_does_harm, normal, singles};
     use crate::simd::available_levels;
     use crate::simd::gaps::{order, restore};
     use crate::simd::testing::tensor;
@@ -233,7 +496,7 @@ mod tests {
 
     fn written<T: Bits>(format: Format, values: &[T], base: &[T]) -> Vec<u8> {
         let mut out = Vec::new();
-        write(Kernels::current(), format, values, base, &mut out);
+        write(Kernels::current(), format, values, base, true, &mut out);
         out
     }
 
@@ -246,15 +509,24 @@ mod tests {
         let bytes = written(format, values, base);
         for kernels in available_levels().into_iter().filter_map(Kernels::of) {
             let mut out = vec![7];
-            write(kernels, format, values, base, &mut out);
-            assert_eq!(out[1..], bytes);
+            write(kernels, format, values, base, true, &mut out);
+            assert!(out[1..] == bytes);
             let mut alone = Vec::new();
-            floats::write(kernels, format, values, &mut alone);
-            assert!(bytes.len() <= alone.len(), "{} {}", bytes.len(), alone.len());
+            for values in values.chunks(floats::BLOCK) {
+                floats::write(kernels, format, values, &mut alone);
+            }
+            assert!(bytes.len() <= alone.len() + 1, "{} {}", bytes.len(), alone.len());
             out.push(9);
             let mut found = base.to_vec();
-            assert_eq!(read(kernels, format, &out[1..], &mut found).unwrap(), [9]);
-            assert_eq!(found, values);
+            assert_eq!(read(kernels, format, &out[1..], &mut found).unwrap().0, [9]);
+            assert!(found == values);
+            let mut changes = Vec::new();
+            write(kernels, format, values, base, false, &mut changes);
+            let mut found = base.to_vec();
+            let (rest, leavers) = read(kernels, format, &changes, &mut found).unwrap();
+            assert!(rest.is_empty() && found == values);
+            undo(kernels, format, &changes, &leavers, &mut found).unwrap();
+            assert!(found == base);
         }
         bytes.len()
     }
@@ -293,7 +565,7 @@ mod tests {
 
     #[test]
     fn any_number_of_floats_comes_back() {
-        for len in [0, 1, 2, 31, 2047, 2048, 4095, 4097, 9001, BLOCK] {
+        for len in [0, 1, 2, 31, 2047, 2048, 4095, 4097, 9001, 70_001] {
             let base = singles(&tensor(len, 3));
             comes_back(Format::FLOAT32, &base, &singles(&tensor(len, 4)));
             for steps in [0, 1, 3, 1000] {
@@ -304,22 +576,54 @@ mod tests {
 
     #[test]
     fn what_has_not_changed_takes_nothing_and_what_has_moved_little_takes_that() {
-        let base = singles(&tensor(BLOCK, 5));
-        assert_eq!(comes_back(Format::FLOAT32, &base, &base), 4);
+        let len = 70_001;
+        let base = singles(&tensor(len, 5));
+        assert_eq!(comes_back(Format::FLOAT32, &base, &base), 1);
         // One of ten by one step: 0.57 bits each, of which no code of its own can be.
         let mut rarely = base.clone();
         for (new, base) in rarely.iter_mut().zip(moved(&base, 1)).step_by(7) {
             *new = base;
         }
-        let len = comes_back(Format::FLOAT32, &rarely, &base);
-        assert!(8 * len < 6 * BLOCK / 10, "{len}");
+        let bytes = comes_back(Format::FLOAT32, &rarely, &base);
+        assert!(8 * bytes < 6 * len / 10, "{bytes}");
         // From -3 to 3: 2.8 bits each.
-        let len = comes_back(Format::FLOAT32, &moved(&base, 3), &base);
-        assert!(8 * len < 29 * BLOCK / 10, "{len}");
+        let bytes = comes_back(Format::FLOAT32, &moved(&base, 3), &base);
+        assert!(8 * bytes < 29 * len / 10, "{bytes}");
+    }
+
+    /// The least bits of which floats change and by how much, given the exponents of their base.
+    fn entropy(values: &[Half], base: &[Half]) -> f64 {
+        let mut counts = std::collections::BTreeMap::new();
+        for (value, base) in values.iter().zip(base) {
+            let step = i64::from(order(*value)) - i64::from(order(*base));
+            let exponent = u16::from_le_bytes(*base) >> 7 & 0xFF;
+            *counts.entry(exponent).or_insert_with(std::collections::BTreeMap::new).entry(step).or_insert(0.0) += 1.0;
+        }
+        let of = |steps: &std::collections::BTreeMap<i64, f64>| {
+            let total: f64 = steps.values().sum();
+            steps.values().map(|count| count * (total / count).log2()).sum::<f64>()
+        };
+        counts.values().map(of).sum()
+    }
+
+    #[test]
+    fn steps_of_an_optimizer_take_little_more_than_their_entropy_by_exponent() {
+        let masters: Vec<f32> = normal(BLOCK, 7).iter().map(|x| 0.02 * x).collect();
+        let base = halves(&masters);
+        for rate in [1e-6, 3e-6, 1e-5] {
+            let signs = normal(BLOCK, 8);
+            let stepped: Vec<f32> =
+                masters.iter().zip(&signs).map(|(x, sign)| x + rate * sign).collect();
+            let values = halves(&stepped);
+            let bits = 8.0 * written(Format::BFLOAT16, &values, &base).len() as f64;
+            let least = entropy(&values, &base);
+            assert!(bits < 1.05 * least, "{rate}: {bits} for {least}");
+        }
     }
 
     #[test]
     fn no_change_of_the_bytes_does_any_harm() {
+        let kernels = Kernels::current();
         for (len, steps) in [(60, 40), (2100, 40), (2101, 1)] {
             let base = singles(&tensor(len, 5));
             let mut values = moved(&base, steps);
@@ -327,21 +631,36 @@ mod tests {
                 values[..1900].copy_from_slice(&base[..1900]);
             }
             let bytes = written(Format::FLOAT32, &values, &base);
-            assert_eq!(bytes[0] > 1 + DIFFERENCES, steps == 1);
-            let kernels = Kernels::current();
             no_change_does_harm(&bytes, |bytes| {
-                read(kernels, Format::FLOAT32, bytes, &mut base.clone()).map(drop)
+                let mut out = base.clone();
+                let read = read(kernels, Format::FLOAT32, bytes, &mut out);
+                if bytes.first() != Some(&WHOLE) {
+                    if let Ok((_, leavers)) = &read {
+                        undo(kernels, Format::FLOAT32, bytes, leavers, &mut out).unwrap();
+                    }
+                    assert!(out == base);
+                }
+                read.map(drop)
             });
         }
     }
 
     #[test]
-    fn a_difference_beyond_all_floats_is_an_error() {
-        let bytes = written(Format::FLOAT32, &[[9, 0, 0, 0]; 9], &[[8, 0, 0, 0]; 9]);
-        assert_eq!(bytes[0], 1 + DIFFERENCES);
-        // The float of the largest number.
-        let mut base = [0x7FFF_FFFF_u32.to_le_bytes(); 9];
-        let error = read(Kernels::current(), Format::FLOAT32, &bytes, &mut base).unwrap_err();
-        assert!(error.to_string().contains("beyond"), "{error}");
+    fn blocks_that_nobody_writes_are_errors() {
+        let base = [0x7FFF_FFFF_u32.to_le_bytes(); 9];
+        for (bytes, message) in [
+            (&[17_u8][..], "17 classes"),
+            (&[3, 9, 9], "not in order"),
+            // Member 9 of nine, by a step; and one of a class that has none.
+            (&[1, 1, 1, 2, 0, 2, 1, 0, 1, 0, 0], "beyond"),
+            (&[2, 1, 1, 1, 1, 1, NONE, 1, 0, 1, 0, 0], "fewer members"),
+            // All by a step up, beyond all floats.
+            (&[1, ALL, 1, 0, 1, 0, 0, 0], "beyond"),
+        ] {
+            let mut out = base;
+            let error = read(Kernels::current(), Format::FLOAT32, bytes, &mut out).unwrap_err();
+            assert!(error.to_string().contains(message), "{bytes:?}: {error}");
+            assert_eq!(out, base);
+        }
     }
 }

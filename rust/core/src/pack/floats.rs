@@ -48,17 +48,22 @@ pub trait Bits: Copy + Send + Sync {
         kernels: &Kernels,
         values: &[Self],
         base: &[Self],
-        lengths: &mut [u16],
+        codes: &mut [u16],
         fields: &mut [u32],
     );
-    /// Others moved by that.
+    /// Others moved by that, or back by it.
     fn close(
         kernels: &Kernels,
-        lengths: &[u16],
+        codes: &[u16],
         bytes: &[u8],
         at: usize,
+        back: bool,
         out: &mut [Self],
     ) -> (usize, bool);
+    /// The exponents of floats.
+    fn keys(kernels: &Kernels, format: Format, values: &[Self], out: &mut [u8]);
+    /// Which floats differ from others.
+    fn changed(kernels: &Kernels, values: &[Self], base: &[Self], out: &mut [u8]);
     /// Its bits, and the float of them.
     fn word(self) -> u32;
     /// The float of the lowest of these bits.
@@ -70,7 +75,7 @@ pub trait Bits: Copy + Send + Sync {
 }
 
 macro_rules! bits {
-    ($float:ty, $symbols:ident, $rests:ident, $join:ident, $gaps:ident, $close:ident) => {
+    ($float:ty, $symbols:ident, $rests:ident, $join:ident, $gaps:ident, $close:ident, $keys:ident, $changed:ident) => {
         impl Bits for $float {
             fn symbols(kernels: &Kernels, values: &[Self], cut: Cut, out: &mut [u16]) {
                 kernels.$symbols(values, cut, out);
@@ -94,20 +99,29 @@ macro_rules! bits {
                 kernels: &Kernels,
                 values: &[Self],
                 base: &[Self],
-                lengths: &mut [u16],
+                codes: &mut [u16],
                 fields: &mut [u32],
             ) {
-                kernels.$gaps(values, base, lengths, fields);
+                kernels.$gaps(values, base, codes, fields);
             }
 
             fn close(
                 kernels: &Kernels,
-                lengths: &[u16],
+                codes: &[u16],
                 bytes: &[u8],
                 at: usize,
+                back: bool,
                 out: &mut [Self],
             ) -> (usize, bool) {
-                kernels.$close(lengths, bytes, at, out)
+                kernels.$close(codes, bytes, at, back, out)
+            }
+
+            fn keys(kernels: &Kernels, format: Format, values: &[Self], out: &mut [u8]) {
+                kernels.$keys(values, format.mantissa, (1 << format.exponent) - 1, out);
+            }
+
+            fn changed(kernels: &Kernels, values: &[Self], base: &[Self], out: &mut [u8]) {
+                kernels.$changed(values, base, out);
             }
 
             fn word(self) -> u32 {
@@ -129,8 +143,19 @@ macro_rules! bits {
     };
 }
 
-bits!([u8; 2], half_symbols, half_rests, half_join, half_gaps, half_close);
-bits!([u8; 4], single_symbols, single_rests, single_join, single_gaps, single_close);
+bits!(
+    [u8; 2], half_symbols, half_rests, half_join, half_gaps, half_close, half_keys, half_changed
+);
+bits!(
+    [u8; 4],
+    single_symbols,
+    single_rests,
+    single_join,
+    single_gaps,
+    single_close,
+    single_keys,
+    single_changed
+);
 
 /// How many bits of a float are its exponent, and its mantissa below; its sign is above.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,6 +171,8 @@ impl Format {
     pub const BFLOAT16: Self = Self { exponent: 8, mantissa: 7 };
     /// IEEE 754 binary16.
     pub const FLOAT16: Self = Self { exponent: 5, mantissa: 10 };
+    /// Bytes as 16 bits, and 8-bit floats, whose exponents are in the same bits or nearly.
+    pub const BYTE: Self = Self { exponent: 4, mantissa: 3 };
     /// IEEE 754 binary32.
     pub const FLOAT32: Self = Self { exponent: 8, mantissa: 23 };
 
@@ -232,21 +259,9 @@ pub(super) enum Chosen {
 /// Symbols, and their code.
 #[derive(Debug)]
 pub(super) struct Coded {
-    len: usize,
     split: Split,
     code: Code,
     symbols: Vec<u16>,
-}
-
-impl Chosen {
-    /// About the bytes it takes, and no more than `most`.
-    pub(super) fn len(&self, most: usize) -> usize {
-        match self {
-            Self::Coded(coded) => coded.len.min(most),
-            Self::Repeats(block) => block.len(),
-            Self::Stored => most,
-        }
-    }
 }
 
 impl Coded {
@@ -278,10 +293,6 @@ pub(super) fn write_chosen<T: Bits>(
 }
 
 /// How a block is best written. What repeats in it is looked for, and then the shorter block counts.
-pub(super) fn choose<T: Bits>(kernels: &Kernels, format: Format, values: &[T]) -> Chosen {
-    choose_inside(kernels, format, values, 0)
-}
-
 fn choose_inside<T: Bits>(kernels: &Kernels, format: Format, values: &[T], depth: u32) -> Chosen {
     let (coded, frequent) = code(kernels, format, values);
     let usual = coded.map_or(Chosen::Stored, Chosen::Coded);
@@ -324,11 +335,11 @@ fn code<T: Bits>(kernels: &Kernels, format: Format, values: &[T]) -> (Option<Cod
             break;
         }
     }
-    let coded = best.map(|(len, split, code)| {
+    let coded = best.map(|(_, split, code)| {
         if split.joined < format.joined() {
             T::symbols(kernels, values, split.cut, &mut symbols);
         }
-        Coded { len, split, code, symbols }
+        Coded { split, code, symbols }
     });
     (coded, frequent)
 }

@@ -1,5 +1,6 @@
 //! Index coding: strictly ascending positions as bits, close to the information-theoretic bound. And
-//! [`huffman`], which codes symbols, [`floats`] by that, and [`differences`] of those.
+//! [`huffman`], which codes symbols, [`floats`] by that, [`differences`] of those, and a [`patch`] of
+//! such.
 //!
 //! Each coding is a bit stream, least significant bit first, zero-padded to a whole byte; some begin
 //! with a few bytes of parameters:
@@ -31,9 +32,11 @@ mod elias_fano;
 pub mod floats;
 pub mod huffman;
 mod ids;
+pub mod patch;
 mod repeats;
 mod rice;
 pub mod sequence;
+mod steps;
 
 pub(crate) use blocks::{Blocks, LONGEST_BLOCK};
 pub use chunk_local::Chunks;

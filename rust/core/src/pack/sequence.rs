@@ -107,21 +107,45 @@ pub fn read<T: Send>(
     out: &mut [T],
     decode: impl for<'a> Fn(usize, &'a [u8], &mut [T]) -> Result<&'a [u8]> + Sync,
 ) -> Result<()> {
-    let rest = read_some(bytes, threads, out, decode)?;
+    let rest = read_some(bytes, threads, BLOCK, out, decode)?;
     if rest.is_empty() {
         return Ok(());
     }
     Err(Error::corrupt(format!("{} bytes follow the last block", rest.len())))
 }
 
-/// The same, and returns what follows the blocks.
+/// The same of blocks of so many values, and returns what follows the blocks.
 pub fn read_some<'b, T: Send>(
-    mut bytes: &'b [u8],
+    bytes: &'b [u8],
     threads: usize,
+    block: usize,
     out: &mut [T],
     decode: impl for<'a> Fn(usize, &'a [u8], &mut [T]) -> Result<&'a [u8]> + Sync,
 ) -> Result<&'b [u8]> {
-    let number = out.len().div_ceil(BLOCK);
+    let number = out.len().div_ceil(block);
+    let (blocks, rest) = split_blocks(bytes, number)?;
+    let decode = |i: usize, out: &mut [T]| {
+        let rest = decode(i, blocks[i], out)?;
+        if rest.is_empty() {
+            return Ok(());
+        }
+        Err(Error::corrupt(format!("{} bytes follow the codes of a block", rest.len())))
+    };
+    // Each thread takes the next block when it is done with one: no other waits for the slowest.
+    let (next, failed) = (Mutex::new(out.chunks_mut(block).enumerate()), OnceLock::new());
+    let take = || next.lock().ok()?.next();
+    pool::share(threads, threads.min(number), 1, &mut vec![(); threads], &|_, _| {
+        while let Some((i, out)) = take() {
+            if let Err(error) = decode(i, out) {
+                let _ = failed.set(error);
+            }
+        }
+    });
+    failed.into_inner().map_or(Ok(rest), Err)
+}
+
+/// So many blocks without their lengths, and what follows them.
+pub fn split_blocks(mut bytes: &[u8], number: usize) -> Result<(Vec<&[u8]>, &[u8])> {
     // Each takes its four bytes, whatever `number` says.
     let mut blocks = Vec::with_capacity(number.min(bytes.len() / 4));
     for _ in 0..number {
@@ -131,24 +155,7 @@ pub fn read_some<'b, T: Send>(
         blocks.push(block);
         bytes = rest;
     }
-    let decode = |i: usize, out: &mut [T]| {
-        let rest = decode(i, blocks[i], out)?;
-        if rest.is_empty() {
-            return Ok(());
-        }
-        Err(Error::corrupt(format!("{} bytes follow the codes of a block", rest.len())))
-    };
-    // Each thread takes the next block when it is done with one: no other waits for the slowest.
-    let (next, failed) = (Mutex::new(out.chunks_mut(BLOCK).enumerate()), OnceLock::new());
-    let take = || next.lock().ok()?.next();
-    pool::share(threads, threads.min(number), 1, &mut vec![(); threads], &|_, _| {
-        while let Some((i, out)) = take() {
-            if let Err(error) = decode(i, out) {
-                let _ = failed.set(error);
-            }
-        }
-    });
-    failed.into_inner().map_or(Ok(bytes), Err)
+    Ok((blocks, bytes))
 }
 
 #[cfg(test)]

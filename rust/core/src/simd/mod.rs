@@ -19,6 +19,7 @@
 //! | [`kth`] | the k-th largest of a short list, by bisection |
 //! | [`leaders`] | the largest entry of each chunk |
 //! | [`maxima`] | the largest magnitude of each column of a block |
+//! | [`members`] | classes of floats as masks, and where their members are |
 //! | [`narrow`] | float32 to float16 and bfloat16 |
 //! | [`parts`] | floats to exponents with a part of the mantissa, and the rest, and back |
 //! | [`peak`] | the largest magnitude, as bits (non-finite values show in it) |
@@ -50,7 +51,7 @@
 //! block always goes to lane `i % 16`, and nothing is contracted to a fused multiply-add (`product` fuses
 //! all, on every level). Most
 //! kernels are one plain body that [`stamp`] compiles for each level and LLVM vectorises; only
-//! `above`, `dot`, `fetch`, `fields`, `narrow`, `product`, `refine`, `sign_bits`, `stream`, `sweep`, `window` and `widen`
+//! `above`, `dot`, `fetch`, `fields`, parts of `members`, `narrow`, `product`, `refine`, `sign_bits`, `stream`, `sweep`, `window` and `widen`
 //! from float16 are written by hand: compaction, stores past the caches and some instructions are
 //! beyond a compiler. On NEON, that is so of `dot` and `sweep` alone.
 
@@ -80,6 +81,7 @@ pub mod leaders;
 mod level;
 pub mod log_sum;
 pub mod maxima;
+pub mod members;
 pub mod moments;
 pub mod momentum;
 pub mod narrow;

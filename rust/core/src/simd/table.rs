@@ -12,8 +12,8 @@ use super::{
     exponent, fetch, fields, float8, gaps, grid, kth,
 };
 use super::{
-    leaders, log_sum, maxima, moments, momentum, narrow, parts, peak, product, refine, sign_bits,
-    spread, stream,
+    leaders, log_sum, maxima, members, moments, momentum, narrow, parts, peak, product, refine,
+    sign_bits, spread, stream,
 };
 use super::{summary, sweep, total, widen, window};
 use crate::Input;
@@ -145,15 +145,29 @@ kernels! {
     /// Codes of so many bits from packed to bytes: see [`fields`].
     pub fn unpack(bytes: &[u8], width: u32, out: &mut [u8]) = fields::unpack;
     /// Distances of floats of 16 bits: see [`gaps`].
-    pub fn half_gaps(values: &[[u8; 2]], base: &[[u8; 2]], lengths: &mut [u16], fields: &mut [u32]) = gaps::find::half;
+    pub fn half_gaps(values: &[[u8; 2]], base: &[[u8; 2]], codes: &mut [u16], fields: &mut [u32]) = gaps::find::half;
     /// The same of 32 bits: see [`gaps`].
-    pub fn single_gaps(values: &[[u8; 4]], base: &[[u8; 4]], lengths: &mut [u16], fields: &mut [u32]) = gaps::find::single;
-    /// Fields of their own lengths: see [`gaps`].
-    pub fn put_fields(lengths: &[u16], values: &[u32], out: &mut [u8]) = gaps::put;
+    pub fn single_gaps(values: &[[u8; 4]], base: &[[u8; 4]], codes: &mut [u16], fields: &mut [u32]) = gaps::find::single;
+    /// Eight bits of each float of 16 bits: see [`members`].
+    pub fn half_keys(values: &[[u8; 2]], from: u32, mask: u32, out: &mut [u8]) = members::keys::half;
+    /// The same of 32 bits: see [`members`].
+    pub fn single_keys(values: &[[u8; 4]], from: u32, mask: u32, out: &mut [u8]) = members::keys::single;
+    /// Which floats of 16 bits differ from others: see [`members`].
+    pub fn half_changed(values: &[[u8; 2]], base: &[[u8; 2]], out: &mut [u8]) = members::changed::half;
+    /// The same of 32 bits: see [`members`].
+    pub fn single_changed(values: &[[u8; 4]], base: &[[u8; 4]], out: &mut [u8]) = members::changed::single;
+    /// Masks of the bytes in a range: see [`members`].
+    pub fn masks(bytes: &[u8], first: u8, last: u8, out: &mut [u64]) = members::masks;
+    /// Numbers and positions of marked members: see [`members`].
+    pub fn find(members: &[u64], marks: &[u64], at: u32, seen: &mut u32, numbers: &mut [u32], places: &mut [u32]) -> usize = members::find;
+    /// Positions of members by their numbers: see [`members`].
+    pub fn locate(members: &[u64], numbers: &[u32], at: u32, seen: &mut u32, places: &mut [u32]) -> usize = members::locate;
+    /// Fields of distances: see [`gaps`].
+    pub fn put_fields(codes: &[u16], fields: &[u32], out: &mut [u8]) = gaps::put;
     /// Floats of 16 bits, moved by such distances: see [`gaps`].
-    pub fn half_close(lengths: &[u16], bytes: &[u8], at: usize, out: &mut [[u8; 2]]) -> (usize, bool) = gaps::close::half;
+    pub fn half_close(codes: &[u16], bytes: &[u8], at: usize, back: bool, out: &mut [[u8; 2]]) -> (usize, bool) = gaps::close::half;
     /// The same of 32 bits: see [`gaps`].
-    pub fn single_close(lengths: &[u16], bytes: &[u8], at: usize, out: &mut [[u8; 4]]) -> (usize, bool) = gaps::close::single;
+    pub fn single_close(codes: &[u16], bytes: &[u8], at: usize, back: bool, out: &mut [[u8; 4]]) -> (usize, bool) = gaps::close::single;
     /// Values to levels of a grid, randomly: see [`grid`].
     pub fn to_levels(x: &[f32], grid: grid::Grid, factors: Pair<'_>, key: Key, first: u32, codes: &mut [u8]) = grid::to_levels;
     /// The same, and what is left of each value: see [`grid`].

@@ -1,7 +1,9 @@
-//! How far floats are from others, in the order of floats; and these distances as fields of their own lengths.
+//! How far floats are from others, in the order of floats: codes of distances, and fields of the rest.
 //!
 //! The bits of floats are whole numbers in that order: those of a negative one inverted, and of others with
-//! the highest bit set.
+//! the highest bit set. A distance of `n` bits has a code: itself below 8; else its highest three bits, and 4 for each of
+//! the `n - 3` bits below them, which are a field with the direction above. A float 11 = `0b1011` below the other has
+//! the code `0b101 + 4 = 9` and the field `0b11`.
 
 use super::codes::word;
 use super::parts::Word;
@@ -11,6 +13,7 @@ use super::stamp::stamp;
 const CHUNK: usize = 512;
 
 /// The highest bit of a float.
+#[inline(always)]
 const fn top<T>() -> u32 {
     1 << (8 * size_of::<T>() - 1)
 }
@@ -36,31 +39,46 @@ pub(crate) fn restore<T: Word>(order: u32) -> T {
     T::of(order ^ (top | !sign::<T>(order) & (top - 1)))
 }
 
-/// The bit lengths of distances; and the bits below the highest, under one that is set where a float is below
-/// the other.
+/// Bits of a distance that its code has, from the highest on.
+const HIGHEST: u32 = 3;
+
+/// Bits of a distance of this code that are below those of the code: 0 of 7, the largest one of 3 bits, and 1 of 8,
+/// which is 8 or 9.
 #[inline(always)]
-fn gaps<T: Word>(values: &[T], base: &[T], lengths: &mut [u16], fields: &mut [u32]) {
-    let out = lengths.iter_mut().zip(fields);
-    for ((value, base), (length, field)) in values.iter().zip(base).zip(out) {
+pub(crate) fn bits_below(code: u16) -> u32 {
+    (u32::from(code) >> (HIGHEST - 1)).saturating_sub(1)
+}
+
+/// Bits of its field: those below, and one that is set where a float is below the other; none of no distance.
+#[inline(always)]
+pub(crate) fn bits_of_field(code: u16) -> u32 {
+    bits_below(code) + u32::from(code > 0)
+}
+
+/// Codes of distances, and the fields of the rest: see the module.
+#[inline(always)]
+fn gaps<T: Word>(values: &[T], base: &[T], codes: &mut [u16], fields: &mut [u32]) {
+    let out = codes.iter_mut().zip(fields);
+    for ((value, base), (code, field)) in values.iter().zip(base).zip(out) {
         let (new, old) = (order(*value), order(*base));
         let size = new.abs_diff(old);
         // All bits from the highest on, and so one less than a power of two, whose exponent float32 tells:
         // that is the same for all entries of a vector, where the number of leading zeros is not.
         let filled = [1, 2, 4, 8, 16].iter().fold(size, |bits, by| bits | bits >> by);
         let exponent = ((u64::from(filled) + 1) as f32).to_bits() >> 23;
-        let half = filled ^ filled >> 1;
-        *length = (exponent - 127) as u16;
-        *field = size ^ half | if new < old { half } else { 0 };
+        let below = exponent.saturating_sub(127 + HIGHEST);
+        *code = ((size >> below) + (below << (HIGHEST - 1))) as u16;
+        *field = size & ((1 << below) - 1) | u32::from(new < old) << below;
     }
 }
 
 /// Fields of so many bits one after another; `out` is as long as all, and eight bytes.
 #[inline(always)]
-fn put_body(lengths: &[u16], fields: &[u32], out: &mut [u8]) {
+fn put_body(codes: &[u16], fields: &[u32], out: &mut [u8]) {
     let (mut pending, mut filled, mut at) = (0_u64, 0, 0);
-    for (length, field) in lengths.iter().zip(fields) {
+    for (code, field) in codes.iter().zip(fields) {
         pending |= u64::from(*field) << (filled & 0x3F);
-        filled += u32::from(*length);
+        filled += bits_of_field(*code);
         out[at..at + 8].copy_from_slice(&pending.to_le_bytes());
         at += filled as usize / 8;
         pending >>= filled & 0x38;
@@ -68,31 +86,38 @@ fn put_body(lengths: &[u16], fields: &[u32], out: &mut [u8]) {
     }
 }
 
-/// Moves floats by distances whose fields are in `bytes` from bit `at` on. Returns where the next field is, and
-/// whether all floats stayed in their order.
+/// Moves floats by distances whose fields are in `bytes` from bit `at` on, or `back` by these. Returns where the next
+/// field is, and whether all floats stayed in their order.
 #[inline(always)]
-fn apply<T: Word>(lengths: &[u16], bytes: &[u8], mut at: usize, out: &mut [T]) -> (usize, bool) {
+fn apply<T: Word>(
+    codes: &[u16],
+    bytes: &[u8],
+    mut at: usize,
+    back: bool,
+    out: &mut [T],
+) -> (usize, bool) {
     let (mut fields, mut within) = ([0; CHUNK], true);
-    for (out, lengths) in out.chunks_mut(CHUNK).zip(lengths.chunks(CHUNK)) {
+    for (out, codes) in out.chunks_mut(CHUNK).zip(codes.chunks(CHUNK)) {
         let fields = &mut fields[..out.len()];
-        for (field, length) in fields.iter_mut().zip(lengths) {
-            let length = u32::from(*length) & 0x3F;
-            *field = (word(bytes, at) & ((1 << length) - 1)) as u32;
-            at += length as usize;
+        for (field, code) in fields.iter_mut().zip(codes) {
+            let bits = bits_of_field(*code) & 0x1F;
+            *field = (word(bytes, at) & ((1 << bits) - 1)) as u32;
+            at += bits as usize;
         }
-        within &= move_by(lengths, fields, out);
+        within &= move_by(codes, fields, back, out);
     }
     (at, within)
 }
 
 #[inline(always)]
-fn move_by<T: Word>(lengths: &[u16], fields: &[u32], out: &mut [T]) -> bool {
+fn move_by<T: Word>(codes: &[u16], fields: &[u32], back: bool, out: &mut [T]) -> bool {
     let (mut beyond, all) = (0, top::<T>() | (top::<T>() - 1));
-    for ((out, length), field) in out.iter_mut().zip(lengths).zip(fields) {
-        let half = (1_u64 << (length & 0x3F) >> 1) as u32;
-        // The highest bit for the sign that is there instead.
-        let (size, old) = (field | half, order(*out));
-        let (new, wrong) = if field & half == 0 {
+    for ((out, code), field) in out.iter_mut().zip(codes).zip(fields) {
+        let below = bits_below(*code) & 0x1F;
+        let highest = u32::from(*code).wrapping_sub(below << (HIGHEST - 1)) << below;
+        let (size, old) = (highest | field & ((1 << below) - 1), order(*out));
+        let down = field >> below & 1 > 0;
+        let (new, wrong) = if down == back {
             (old.wrapping_add(size), all - old < size)
         } else {
             (old.wrapping_sub(size), old < size)
@@ -105,7 +130,7 @@ fn move_by<T: Word>(lengths: &[u16], fields: &[u32], out: &mut [T]) -> bool {
 
 pub(in crate::simd) mod put {
     use super::{put_body, stamp};
-    stamp!(fn(lengths: &[u16], fields: &[u32], out: &mut [u8]) => put_body);
+    stamp!(fn(codes: &[u16], fields: &[u32], out: &mut [u8]) => put_body);
 }
 
 macro_rules! stamped {
@@ -113,13 +138,13 @@ macro_rules! stamped {
         pub(in crate::simd) mod find {
             $(pub(in crate::simd) mod $width {
                 use super::super::{gaps, stamp};
-                stamp!(fn(values: &[$float], base: &[$float], lengths: &mut [u16], fields: &mut [u32]) => gaps);
+                stamp!(fn(values: &[$float], base: &[$float], codes: &mut [u16], fields: &mut [u32]) => gaps);
             })*
         }
         pub(in crate::simd) mod close {
             $(pub(in crate::simd) mod $width {
                 use super::super::{apply, stamp};
-                stamp!(fn(lengths: &[u16], bytes: &[u8], at: usize, out: &mut [$float]) -> (usize, bool) => apply);
+                stamp!(fn(codes: &[u16], bytes: &[u8], at: usize, back: bool, out: &mut [$float]) -> (usize, bool) => apply);
             })*
         }
     };
@@ -149,21 +174,24 @@ mod tests {
         levels_and_lengths(|kernels, x| {
             let values: Vec<[u8; 4]> = x.iter().map(|x| x.to_le_bytes()).collect();
             let base: Vec<[u8; 4]> = tensor(x.len(), 99).iter().map(|x| x.to_le_bytes()).collect();
-            let (mut lengths, mut fields) = (vec![0; x.len()], vec![0; x.len()]);
-            kernels.single_gaps(&values, &base, &mut lengths, &mut fields);
-            for (i, (length, field)) in lengths.iter().zip(&fields).enumerate() {
+            let (mut codes, mut fields) = (vec![0; x.len()], vec![0; x.len()]);
+            kernels.single_gaps(&values, &base, &mut codes, &mut fields);
+            let mut bits = 0;
+            for (i, (code, field)) in codes.iter().zip(&fields).enumerate() {
                 let gap = i64::from(order(values[i])) - i64::from(order(base[i]));
-                assert_eq!(u32::from(*length), 64 - gap.unsigned_abs().leading_zeros());
-                let half = 1_u64 << length >> 1;
-                let expected = gap.unsigned_abs() - half + if gap < 0 { half } else { 0 };
-                assert_eq!(u64::from(*field), expected);
+                let below = u64::from(61 - gap.unsigned_abs().leading_zeros().min(61));
+                assert_eq!(u64::from(*code), (gap.unsigned_abs() >> below) + 4 * below);
+                let down = u64::from(gap < 0) << below;
+                assert_eq!(u64::from(*field), gap.unsigned_abs() % (1 << below) | down);
+                bits += below as usize + usize::from(gap != 0);
             }
-            let bits: usize = lengths.iter().map(|length| usize::from(*length)).sum();
             let mut out = vec![0; bits.div_ceil(8) + 8];
-            kernels.put_fields(&lengths, &fields, &mut out);
+            kernels.put_fields(&codes, &fields, &mut out);
             let mut found = base.clone();
-            assert_eq!(kernels.single_close(&lengths, &out, 0, &mut found), (bits, true));
+            assert_eq!(kernels.single_close(&codes, &out, 0, false, &mut found), (bits, true));
             assert_eq!(found, values);
+            assert_eq!(kernels.single_close(&codes, &out, 0, true, &mut found), (bits, true));
+            assert_eq!(found, base);
         });
     }
 }
