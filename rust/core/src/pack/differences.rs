@@ -48,7 +48,7 @@ const ALL: u8 = 255;
 const CHUNK: usize = simd::BLOCK;
 
 /// Of so many groups of floats, one is looked at to choose the classes of a large block.
-const SAMPLED: usize = 16;
+const SAMPLED: usize = 32;
 
 /// What a class takes besides its codes, in bits.
 const CLASS_BITS: u64 = 150;
