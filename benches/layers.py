@@ -35,14 +35,12 @@ class Residual(nn.Module):
         self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(layers))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return values of the shape of ``x``, (samples, 40)."""
         for layer in self.layers:
             x = x + 0.1 * layer(x)
         return x
 
 
 def loop(layers: int, *, coded: bool) -> Any:
-    """Return a function that trains for some steps."""
     torch.manual_seed(0)
     model = DistributedDataParallel(Residual(layers))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)

@@ -7,7 +7,7 @@ import itertools
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from threading import BrokenBarrierError
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from gradwire.torch.exchange import ExchangeBase, build
 from gradwire.torch.transport import Channel
 
 from .flat import Flat
-from .local import Hub, Local
+from .local import Hub, channels
 
 
 class Dense:
@@ -62,7 +62,9 @@ class Exchanged:
     def __init__(self, flat: Flat, ranks: int, codec: Codec) -> None:
         self._flat = flat
         self._hubs: list[Hub] = []
-        self._ranks = [_Rank(self._channels(rank, ranks), flat, codec) for rank in range(ranks)]
+        self._ranks = [
+            _Rank(channels(self._hubs, rank, ranks), flat, codec) for rank in range(ranks)
+        ]
         self._threads = ThreadPoolExecutor(ranks, "simulated-rank")
         self._steps = itertools.count()
         self._others = Dense(flat, ranks, flat.cut)
@@ -73,7 +75,6 @@ class Exchanged:
             each.use(codec)
 
     def set_learning_rate(self, rate: float) -> None:
-        """Have codecs that compute steps make them with this rate."""
         for each in self._ranks:
             each.set_learning_rate(rate)
 
@@ -85,6 +86,9 @@ class Exchanged:
         self._others.average(out[self._flat.cut :])
         number = next(self._steps)
         work = [self._threads.submit(self._exchange, each, number) for each in self._ranks]
+        errors = [error for each in work if (error := each.exception()) is not None]
+        if errors:  # those of ranks that only lost another one come last
+            raise min(errors, key=lambda error: isinstance(error, BrokenBarrierError))
         dense = 2 * (len(work) - 1) / len(work) * 4 * self._flat.numel_dense
         self.nbytes = dense + max(each.result() for each in work)
         self._ranks[0].read(out)
@@ -92,42 +96,24 @@ class Exchanged:
     def _exchange(self, rank: "_Rank", number: int) -> float:
         try:
             return rank.exchange(number)
-        except BaseException as error:  # the other ranks may wait
+        except BaseException:  # the other ranks may wait
             for hub in self._hubs:
-                hub.fail(error)
+                hub.barrier.abort()
             raise
-
-    def _channels(self, rank: int, ranks: int) -> Callable[..., Channel]:
-        """Return what makes the channels of a rank, which every rank makes in the same order."""
-        return partial(self._channel, itertools.count(), rank, ranks)
-
-    def _channel(
-        self, numbers: "itertools.count[int]", rank: int, ranks: int, *device_backends: object
-    ) -> Channel:
-        number = next(numbers)
-        if number == len(self._hubs):
-            self._hubs.append(Hub(ranks))
-        return Local(self._hubs[number], rank)
 
 
 class _Rank:
     """What a rank has: an exchange, and the compressed parameters as one bucket."""
 
-    def __init__(self, channels: Callable[..., Channel], flat: Flat, codec: Codec) -> None:
-        self._exchange: ExchangeBase = build(
-            codec.exchange, channels(), channels, {}, check_result=False
-        )
+    def __init__(self, make: Callable[..., Channel], flat: Flat, codec: Codec) -> None:
+        self._exchange: ExchangeBase = build(codec.exchange, make(), make, {}, check_result=False)
         self._gathers = codec.exchange.gathers_frames
         named = dict(flat.model.named_parameters())
         large = {piece.name for piece in flat.pieces}
         made = make_slots(
-            named,
-            set(named) - large,
-            lambda name: codec,
-            self._exchange.rank,
-            None,
+            named, set(named) - large, lambda name: codec, self._exchange.rank, None,
             lambda name, tensor: None,
-        )
+        )  # fmt: skip
         self._parameters = [each for each in made if each.name in large]
         self._contents = BucketContents(self._parameters, torch.float32)
         self._buffer = torch.zeros(self._contents.numel)

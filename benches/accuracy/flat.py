@@ -24,7 +24,6 @@ class Piece:
     """Where a parameter lies in the vectors."""
 
     name: str
-    shape: tuple[int, ...]
     start: int
     stop: int
 
@@ -53,7 +52,7 @@ class Flat:
         self.numel = sum(each.numel() for each in tensors)
         self.numel_dense = sum(each.numel() for _, each in small)
         self.pieces = [
-            Piece(name, tuple(each.shape), start, start + each.numel())
+            Piece(name, start, start + each.numel())
             for start, (name, each) in zip(starts, large, strict=False)
         ]
 

@@ -11,73 +11,50 @@ from torch import Tensor
 
 from gradwire.torch.transport import LocalChannel
 
-Act = Callable[[list[Any]], None]
-
 
 class Hub:
     """Where so many ranks of one channel meet."""
 
     def __init__(self, size: int) -> None:
-        self.size = size
-        self._arrived = threading.Condition()
-        self._given: dict[int, dict[int, Any]] = {}
-        self._missing: set[int] = set()
-        self._error: BaseException | None = None
-
-    def join(self, number: int, rank: int, given: Any, act: Act) -> "Meeting":
-        with self._arrived:
-            every = self._given.setdefault(number, {})
-            every[rank] = given
-            self._missing.add(number)
-            if len(every) == self.size:
-                act([each for _, each in sorted(self._given.pop(number).items())])
-                self._missing.remove(number)
-                self._arrived.notify_all()
-        return Meeting(self, number)
-
-    def wait(self, number: int) -> None:
-        with self._arrived:
-            self._arrived.wait_for(lambda: number not in self._missing or self._error is not None)
-            if number in self._missing:
-                raise RuntimeError(f"another rank has failed: {self._error!r}")
-
-    def fail(self, error: BaseException) -> None:
-        with self._arrived:
-            self._error = error
-            self._arrived.notify_all()
+        self.given: list[Any] = [None] * size
+        self.barrier = threading.Barrier(size)
 
 
-class Meeting:
-    """A collective that was started."""
-
-    def __init__(self, hub: Hub, number: int) -> None:
-        self._hub, self._number = hub, number
+class Ended:
+    """A collective of threads, which has ended when it was started on every rank."""
 
     def wait(self) -> None:
-        self._hub.wait(self._number)
+        """Return at once."""
 
 
 class Local(LocalChannel):
-    """The channel of one rank."""
+    """The channel of one rank. Its collectives raise a RuntimeError once the barrier is broken."""
+
+    is_open = True
 
     def __init__(self, hub: Hub, rank: int) -> None:
-        self.rank, self.size = rank, hub.size
+        self.rank, self.size = rank, len(hub.given)
         self._hub = hub
-        self._numbers = itertools.count()
 
-    @property
-    def is_open(self) -> bool:
-        """Yes: threads of one process are always connected."""
-        return True
+    def _meet(self, given: Any, take: Callable[[list[Any]], Any]) -> Any:
+        """Return what this rank takes of what all have given, once every rank has taken its own."""
+        self._hub.given[self.rank] = given
+        self._hub.barrier.wait()
+        taken = take(self._hub.given)
+        self._hub.barrier.wait()
+        return taken
 
-    def all_gather(self, out: Tensor, mine: Tensor) -> Meeting:
-        return self._join((out, mine), _all_gather)
+    def all_gather(self, out: Tensor, mine: Tensor) -> Ended:
+        self._meet(mine, lambda every: torch.cat(every, out=out))
+        return Ended()
 
-    def all_reduce(self, tensor: Tensor) -> Meeting:
-        return self._join(tensor, _all_reduce)
+    def all_reduce(self, tensor: Tensor) -> Ended:
+        tensor.copy_(self._meet(tensor, lambda every: sum(every[1:], every[0])))
+        return Ended()
 
-    def broadcast(self, tensor: Tensor, source: int) -> Meeting:
-        return self._join((tensor, source), _broadcast)
+    def broadcast(self, tensor: Tensor, source: int) -> Ended:
+        self._meet(tensor, lambda every: tensor.copy_(every[source]))
+        return Ended()
 
     def all_to_all(
         self,
@@ -85,58 +62,29 @@ class Local(LocalChannel):
         mine: Tensor,
         out_sizes: Sequence[int] | None = None,
         sizes: Sequence[int] | None = None,
-    ) -> Meeting:
-        return self._join(
-            (_parts(out, out_sizes, self.size), _parts(mine, sizes, self.size)), _swap
-        )
+    ) -> Ended:
+        def take(every: list[Sequence[Tensor]]) -> None:
+            for part, parts in zip(self._parts(out, out_sizes), every, strict=True):
+                part.copy_(parts[self.rank])
 
-    def gather(self, mine: Tensor, to: int) -> list[Tensor]:
-        """Return the tensors of all ranks on one of them; an empty list on the others."""
-        every: list[Tensor] = self.all_gather_object(mine)
-        return every if self.rank == to else []
+        self._meet(self._parts(mine, sizes), take)
+        return Ended()
 
-    def all_gather_object(self, mine: Any) -> list[Any]:
-        found: list[Any] = []
-        self._join((found, mine), _objects).wait()
-        return found
+    def _parts(self, tensor: Tensor, sizes: Sequence[int] | None) -> Sequence[Tensor]:
+        return tensor.chunk(self.size) if sizes is None else torch.split(tensor, list(sizes))
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Return: threads of one process do not lose each other."""
 
-    def _join(self, given: Any, act: Act) -> Meeting:
-        return self._hub.join(next(self._numbers), self.rank, given, act)
 
+def channels(hubs: list[Hub], rank: int, ranks: int) -> Callable[..., Local]:
+    """Return what makes the channels of a rank, which every rank makes in the same order."""
+    numbers = itertools.count()
 
-def _parts(tensor: Tensor, sizes: Sequence[int] | None, ranks: int) -> list[Tensor]:
-    return list(tensor.chunk(ranks) if sizes is None else torch.split(tensor, list(sizes)))
+    def make(*device_backends: object) -> Local:
+        number = next(numbers)
+        if number == len(hubs):
+            hubs.append(Hub(ranks))
+        return Local(hubs[number], rank)
 
-
-def _all_gather(given: list[Any]) -> None:
-    whole = torch.cat([mine for _, mine in given])
-    for out, _ in given:
-        out.copy_(whole)
-
-
-def _all_reduce(given: list[Tensor]) -> None:
-    total = given[0].clone()
-    for each in given[1:]:
-        total += each
-    for each in given:
-        each.copy_(total)
-
-
-def _broadcast(given: list[Any]) -> None:
-    source, _ = given[given[0][1]]
-    for tensor, _ in given:
-        tensor.copy_(source)
-
-
-def _swap(given: list[Any]) -> None:
-    for rank, (outs, _) in enumerate(given):
-        for out, (_, parts) in zip(outs, given, strict=True):
-            out.copy_(parts[rank])
-
-
-def _objects(given: list[Any]) -> None:
-    for found, _ in given:
-        found += [mine for _, mine in given]
+    return make

@@ -30,7 +30,6 @@ class Method:
     half: bool = False
 
     def config(self) -> dict[str, Any]:
-        """Return what determines the method, as plain data."""
         codec = None if self.codec is None else config_of(self.codec)
         options = {
             name: list(each) if isinstance(each, tuple) else each

@@ -11,22 +11,17 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from benches.harness import pages, results
-from benches.harness.machine import machine
+from benches.harness.command import command_line
 from benches.harness.results import Record
 
 from . import store
-from .methods import METHODS
 from .plan import SECTIONS, Run
-from .pool import make_task, train
+from .pool import train
 from .show import label
 
 
 def arguments(given: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="benches.accuracy.single",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line("benches.accuracy.single", __doc__)
     parser.add_argument("section", choices=SECTIONS, metavar="SECTION", help=", ".join(SECTIONS))
     parser.add_argument("method", metavar="METHOD", help="as in the tables of the section")
     parser.add_argument("--ranks", type=int, default=2, help="default: %(default)s")
@@ -51,19 +46,10 @@ def main(given: list[str] | None = None) -> int:
     chosen = arguments(given)
     run = Run(chosen.section, chosen.method, chosen.ranks, chosen.rate, chosen.seed)
     kept = results.Store(chosen.out / "runs.jsonl")
-    key = {**store.key(run, chosen.steps), "versions": store.versions()}
+    saved = store.key(run, chosen.steps)
+    key = {**saved, "versions": store.versions()}
     if all(record["key"] != key for record in kept.records):
-        section, method = SECTIONS[run.section], METHODS[run.method]
-        outcome = train(
-            make_task(section.task, chosen.data),
-            method,
-            run.learning_rate,
-            ranks=run.ranks,
-            seed=run.seed,
-            steps=chosen.steps,
-            evaluations=section.evaluations,
-        )
-        kept.add({"key": key, **outcome, "processor": machine().get("processor", "")})
+        store.keep(kept, saved, train(chosen.data, *store.order(run, chosen.steps)))
     same = ("section", "edition", "steps", "versions")
     shown = [each for each in kept.records if all(each["key"][name] == key[name] for name in same)]
     print(curves(shown))

@@ -53,8 +53,6 @@ def evaluation_steps(steps: int) -> list[int]:
 
 
 class Rank:
-    """State that a rank keeps between commands."""
-
     def __init__(self, setup: dict[str, Any], say: Say) -> None:
         form_group(setup, seconds=120)
         self.rank, self.ranks = setup["rank"], setup["ranks"]
@@ -159,7 +157,6 @@ class Rank:
         }
 
     def _identical(self, model: nn.Module) -> bool:
-        """Return whether all ranks ended with the same bits."""
         digest = hashlib.sha256()
         for parameter in model.parameters():
             digest.update(parameter.detach().numpy().tobytes())

@@ -14,13 +14,14 @@ import torch
 
 import gradwire.torch
 from benches.harness import results
+from benches.harness.command import command_line
 from benches.harness.pages import span
 
 from .measure import SECTIONS, Setup, by_events, default_path, guarded, new_document
 
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="make bench-gpu ARGS=...", description=__doc__)
+    parser = command_line("make bench-gpu ARGS=...", __doc__)
     parser.add_argument(
         "--quick", action="store_true", help="25 M entries in place of 100 M, and fewer rounds"
     )

@@ -122,7 +122,6 @@ def decode_add(data: Tensor, out: Tensor) -> None:
 
 
 def contestant(name: str, setting: str, make: Callable[[int], gradwire.Codec]) -> type[Kernels]:
-    """Return a codec as a contestant."""
     return type(name, (Kernels,), {"name": name, "setting": setting, "make": staticmethod(make)})
 
 
@@ -165,7 +164,6 @@ def aims(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
 
 
 def presets(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
-    """A row for every preset that kernels take."""
     given = steps(setup, setup.numel)
     kinds = [
         contestant(preset.name, call(preset), partial(layer, preset))
@@ -300,19 +298,16 @@ def facts(device: str) -> dict[str, Any]:
 
 
 def new_document(setup: Setup) -> dict[str, Any]:
-    """Return a run without results yet."""
     settings = {"numel": setup.numel, "rounds": setup.rounds}
     return {**facts(setup.device), **settings, "sections": {}, "failed": {}}
 
 
 def default_path(document: dict[str, Any]) -> Path:
-    """Return the file in ``benches/results`` that date and chip name."""
     chip = re.sub(r"[^a-z0-9]+", "-", document["machine"]["chip"].lower()).strip("-")
     return results.FOLDER / f"{document['date'][:10]}-{chip}.json"
 
 
 def driver() -> str | None:
-    """Return the version of the driver, if the machine tells it."""
     version = Path("/proc/driver/nvidia/version")
     found = version.exists() and re.search(r"\s(\d+\.\d+[.\d]*)\s", version.read_text())
     return found[1] if found else None

@@ -45,7 +45,6 @@ class Link:
         return []
 
     def address(self, rank: int) -> str:
-        """Return the rank's own address."""
         return "127.0.0.1"
 
     def set_rate(self, bits_per_second: int) -> None:

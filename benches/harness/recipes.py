@@ -45,7 +45,6 @@ class Recipe:
 
 
 def scheduled(optimizer: torch.optim.Optimizer, steps: int) -> LRScheduler:
-    """Return the schedule of the learning rate: warm-up, then cosine decay."""
     return LambdaLR(optimizer, lambda step: share_of_rate(step, steps))
 
 
@@ -91,7 +90,6 @@ def family(optimizer: str) -> str:
 
 @cache
 def measured_rates() -> dict[str, Any]:
-    """Return the measured table."""
     return dict(json.loads(FILE.read_text("utf-8")))
 
 

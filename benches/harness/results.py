@@ -39,7 +39,6 @@ class Store:
                     continue
 
     def add(self, record: Record) -> None:
-        """Append a record."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", encoding="utf-8") as file:
             file.write(f"{'' if self._ended else chr(10)}{json.dumps(record)}\n")
@@ -65,7 +64,6 @@ def text(value: Any) -> str:
 
 
 def read(path: Path) -> Any:
-    """Read a run."""
     return json.loads(path.read_text("utf-8"))
 
 
@@ -81,7 +79,6 @@ def versions(*packages: str) -> dict[str, str]:
 
 
 def circumstances() -> dict[str, Any]:
-    """Return day, machine and versions, as they are now."""
     import torch
 
     return {
@@ -92,11 +89,9 @@ def circumstances() -> dict[str, Any]:
 
 
 def where(found: Mapping[str, Any]) -> str:
-    """Return a machine in words."""
     level = f", SIMD level {found['simd']}" if "simd" in found else ""
     return f"{found.get('processor', found.get('architecture'))}, {found['cores']} cores{level}"
 
 
 def listed(found: Mapping[str, str]) -> str:
-    """Return versions in words."""
     return ", ".join(f"{name} {each}" for name, each in found.items())

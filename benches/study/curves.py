@@ -23,8 +23,6 @@ EDITION = 2
 
 @dataclass(frozen=True)
 class Run:
-    """One training run with simulated ranks."""
-
     section: str
     method: str
     ranks: int
@@ -44,7 +42,6 @@ def _published() -> list[Record]:
 
 
 def _names() -> dict[str, str]:
-    """Return our name of a method by that of `make accuracy`."""
     names = {record["key"]["method"] for record in _published()}
     found = {}
     for method, own in METHODS.items():

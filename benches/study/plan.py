@@ -80,8 +80,6 @@ class Cell:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure."""
-
     sections: Sequence[str] = tuple(SECTIONS)
     links: Sequence[int | None] = LINKS
     ranks: Sequence[int] = (2, 3, 4)
@@ -98,7 +96,6 @@ class Plan:
         ]
 
     def trained(self) -> Iterator[str]:
-        """Yield the sections that have curves."""
         return (section for section in self.sections if section != LARGE)
 
 

@@ -29,7 +29,6 @@ def cell_key(cell: Cell, plan: Plan) -> dict[str, Any]:
 
 
 def timed_cells(plan: Plan, store: Store) -> dict[Cell, Record]:
-    """Return what was timed of a plan, the last of each cell."""
     saved = {}
     for record in store.records:
         key = record["key"]
@@ -118,8 +117,6 @@ class Result:
 
 @dataclass(frozen=True)
 class Outcome:
-    """All methods in one cell."""
-
     cell: Cell
     results: Mapping[str, Result]
     bound: StepTime
@@ -137,7 +134,6 @@ class Outcome:
 
     @property
     def verdict(self) -> Verdict:
-        """How the best that compresses compares."""
         return self.compare(self.compressed)
 
     @property

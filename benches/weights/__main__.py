@@ -7,7 +7,6 @@ bitsandbytes, optimum-quanto and gguf. ``quantize`` packs five models by calibra
 trained once and kept. About an hour on two cores; with --quick ten minutes.
 """
 
-import argparse
 import multiprocessing
 import os
 import sys
@@ -17,7 +16,7 @@ from typing import Any
 
 from benches.accuracy.tasks import fashion_data
 from benches.harness import results
-from benches.harness.command import conduct, progress
+from benches.harness.command import command_line, conduct, progress
 from benches.harness.machine import cores
 
 from . import files, kernel, losses, models, show
@@ -27,11 +26,7 @@ PARTS = (*losses.KINDS, "checkpoints")
 
 
 def arguments(given: list[str] | None) -> Namespace:
-    parser = argparse.ArgumentParser(
-        prog="make weights ARGS=...",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line("make weights ARGS=...", __doc__)
     # fmt: off
     parser.add_argument("--quick", action="store_true", help="one model, and less of everything")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART",
@@ -86,7 +81,6 @@ def packed(part: str, chosen: Namespace) -> list[dict[str, Any]]:
 
 
 def make(chosen: Namespace) -> int:
-    """Measure what is asked for, and write what it shows."""
     chosen.out.mkdir(parents=True, exist_ok=True)
     for part in chosen.only:
         document = measure(part, chosen)

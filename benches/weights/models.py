@@ -129,7 +129,6 @@ OWN: dict[str, Callable[[], Task]] = {
 
 
 def task_of(name: str, data: Path | None) -> Task:
-    """Return the task of a model."""
     task: Task = OWN[name]() if name in OWN else make_task(name, data)
     return task
 
@@ -153,7 +152,6 @@ def _settings(model: Model) -> dict[str, Any]:
 
 
 def train(model: Model, task: Task) -> nn.Module:
-    """Train from scratch."""
     net = task.model(SEED)
     optimizer = recipe_for("adamw", None).optimizer(net.parameters(), model.learning_rate)
     schedule = scheduled(optimizer, model.steps)

@@ -12,6 +12,6 @@ def test_answers_come_in_the_order_of_ranks_and_a_rank_that_ends_is_noticed_whil
         assert ranks.ask(do="act") == [0, 1, 2]
         with pytest.raises(RankError, match="rank 1 ended with status 3; its last output"):
             ranks.ask(do="act", **{"0": "wait", "1": "3"})
-        processes = [each.process for each in ranks._started]
+        processes = [*ranks._processes]
         assert processes[0].poll() is None, "it was not waited for"
     assert all(process.poll() is not None for process in processes)

@@ -77,7 +77,6 @@ class Windows:
 
 
 def octets(text: bytes) -> Tensor:
-    """Return each byte as it is."""
     return torch.frombuffer(bytearray(text), dtype=torch.uint8)
 
 
