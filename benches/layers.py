@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import warnings
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -95,6 +96,6 @@ def join(setup: dict[str, Any], say: Any) -> Any:
 
 
 if __name__ == "__main__":
-    with Ranks(Link(), 2, "benches.layers") as ranks:
+    with closing(Ranks(Link(), 2, "benches.layers")) as ranks:
         ranks.ready()
         print("\n".join(ranks.ask(do="measure")[0]))

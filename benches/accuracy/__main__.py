@@ -11,7 +11,6 @@ from pathlib import Path
 
 from benches.harness import results
 from benches.harness.command import command_line, conduct
-from benches.harness.machine import cores
 from benches.harness.results import Record
 
 from . import pool, show, store
@@ -30,7 +29,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
                         help=f"of {', '.join(SECTIONS)} (default: {' '.join(MADE)})")
     parser.add_argument("--seeds", type=int, default=SEEDS,
                         help="runs of each result (default: %(default)s)")
-    parser.add_argument("--jobs", type=int, default=cores(),
+    parser.add_argument("--jobs", type=int, default=results.cores(),
                         help="processes of one thread each (default: cores)")
     parser.add_argument("--data", type=Path, metavar="DIR",
                         help="folder with the four files of Fashion-MNIST")

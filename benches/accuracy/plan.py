@@ -16,18 +16,11 @@ QUICK = 4
 """A quick run makes this part of the steps."""
 
 
-@dataclass(frozen=True)
-class Measure:
-    """What is compared: a share that is better if it is larger, in points of a hundredth."""
-
-    heading: str
-    axis: str
-
-
-MEASURES: dict[str, Measure] = {
-    "accuracy": Measure("accuracy %", "held-out accuracy (%)"),
-    "auc": Measure("AUC, points", "AUC (points)"),
+MEASURES = {
+    "accuracy": ("accuracy %", "held-out accuracy (%)"),
+    "auc": ("AUC, points", "AUC (points)"),
 }
+"""What is compared: a share that is better if it is larger; its heading, and that of an axis."""
 
 
 @dataclass(frozen=True)

@@ -87,5 +87,6 @@ def train(
 @functools.cache
 def make_task(name: str, data: Path | None) -> Any:
     """Return a task, which a process makes once; each imports only what it needs."""
-    module = importlib.import_module(f"benches.accuracy.tasks.{name}")
+    where = "text" if name in ("code", "headers") else name
+    module = importlib.import_module(f"benches.accuracy.tasks.{where}")
     return module.Fashion(data) if name == "fashion" else getattr(module, name.capitalize())()

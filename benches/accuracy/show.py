@@ -44,9 +44,9 @@ def best(summaries: Sequence[Summary]) -> str:
 
 
 def _best(summary: Summary) -> str:
-    measure = MEASURES[summary.section.measure]
+    heading, _ = MEASURES[summary.section.measure]
     headings = ("method", "ranks", "learning rate", "kB per step", "compression", "loss",
-                measure.heading, "points behind")  # fmt: skip
+                heading, "points behind")  # fmt: skip
     rows = []
     for row in summary.best:
         dense = summary.dense(row.ranks)
@@ -100,7 +100,7 @@ def rates(summaries: Sequence[Summary]) -> str:
                 rows.setdefault(result.series, {})[result.rate] = marked
         tried = sorted({rate for row in rows.values() for rate in row})
         cells = [[label(m), n, *(row.get(x, "") for x in tried)] for (m, n), row in rows.items()]
-        title = f"**{each.section.title}**, {MEASURES[each.section.measure].heading}"
+        title = f"**{each.section.title}**, {MEASURES[each.section.measure][0]}"
         parts += [title, pages.table(["method", "ranks", *map(_rate, tried)], cells)]
     return "\n\n".join(parts)
 
@@ -110,7 +110,7 @@ def overview(summaries: Sequence[Summary]) -> str:
     shown = [each for each in summaries if "dense AdamW" in each.section.baselines]
     found = [{row.method: row for row in each.best if row.ranks == 2} for each in shown]
     titles = [
-        f"{each.section.title.partition(',')[0]}, {MEASURES[each.section.measure].heading}"
+        f"{each.section.title.partition(',')[0]}, {MEASURES[each.section.measure][0]}"
         for each in shown
     ]
     rows = []
@@ -192,7 +192,7 @@ def _panel(axes: Any, summary: Summary) -> None:
     axes.margins(x=0.12, y=0.15)
     axes.set_title(summary.section.title, fontweight="bold", fontsize=11)
     axes.set_xlabel("bytes that a rank sends per step")
-    axes.set_ylabel(MEASURES[summary.section.measure].axis)
+    axes.set_ylabel(MEASURES[summary.section.measure][1])
     bare(axes)
 
 

@@ -15,6 +15,7 @@ from benches.harness.command import command_line
 from benches.harness.results import Record
 
 from . import store
+from .methods import METHODS
 from .plan import SECTIONS, Run
 from .pool import train
 from .show import label
@@ -23,7 +24,7 @@ from .show import label
 def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser = command_line("benches.accuracy.single", __doc__)
     parser.add_argument("section", choices=SECTIONS, metavar="SECTION", help=", ".join(SECTIONS))
-    parser.add_argument("method", metavar="METHOD", help="as in the tables of the section")
+    parser.add_argument("method", choices=METHODS, metavar="METHOD", help="; ".join(METHODS))
     parser.add_argument("--ranks", type=int, default=2, help="default: %(default)s")
     parser.add_argument("--rate", type=float, required=True, help="the highest learning rate")
     parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
@@ -31,13 +32,6 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, metavar="DIR", help="as for make accuracy")
     parser.add_argument("--out", type=Path, default=Path("accuracy-results"), metavar="DIR")
     chosen = parser.parse_args(given)
-    series = SECTIONS[chosen.section].methods
-    if (chosen.method, chosen.ranks) not in series:
-        listed = "; ".join(f"{method!r}, {ranks} ranks" for method, ranks in series)
-        parser.error(
-            f"{chosen.section} has no {chosen.method!r} with {chosen.ranks} ranks; "
-            f"choose from {listed}"
-        )
     chosen.steps = chosen.steps or SECTIONS[chosen.section].steps
     return chosen
 

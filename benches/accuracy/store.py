@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from benches.harness import recipes, results
-from benches.harness.machine import machine
 from benches.harness.results import Record
 
 from .methods import METHODS
@@ -87,7 +86,7 @@ def order(run: Run, steps: int) -> tuple[str, Any, float, dict[str, Any]]:
 
 def keep(kept: results.Store, saved: dict[str, Any], outcome: dict[str, Any]) -> Record:
     record = {"key": {**saved, "versions": versions()}, **outcome}
-    kept.add({**record, "processor": machine().get("processor", "")})
+    kept.add({**record, "processor": results.machine().get("processor", "")})
     return kept.records[-1]
 
 

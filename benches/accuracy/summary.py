@@ -70,10 +70,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Summary:
-    """What the runs of a section show: ``best`` has the best rate of every finished series.
-
-    ``missing`` series have no result yet.
-    """
+    """What the runs of a section show: every rate, and the best one of every finished series."""
 
     section: Section
     steps: int

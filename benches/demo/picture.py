@@ -45,15 +45,6 @@ def draw(comparisons: list[Comparison], ratio: float, path: Path) -> None:
             bare(each)
         for first in axes[:, 0]:
             first.set_ylabel("held-out loss (nats)")
-        _add_legend(figure, *axes[0][0].get_legend_handles_labels())
-
-
-def _add_legend(figure: Any, handles: list[Any], labels: list[str]) -> None:
-    """Add a legend above the panels, in as many columns as fit into the figure's width."""
-    for columns in range(len(labels), 0, -1):
-        legend = figure.legend(
-            handles, labels, frameon=False, loc="outside upper center", ncols=columns
-        )
-        if legend.get_window_extent().width <= figure.bbox.width or columns == 1:
-            break
-        legend.remove()
+        handles, labels = axes[0][0].get_legend_handles_labels()
+        where: dict[str, Any] = {"loc": "outside upper center", "ncols": int(size[0] // 2.8)}
+        figure.legend(handles, labels, frameon=False, **where)

@@ -150,10 +150,7 @@ def steps(setup: Setup, numel: int) -> list[Tensor]:
 
 
 def aims(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
-    """Encodes with a residual, ours with their aims, and what torch has.
-
-    The read of every entry takes at least as long as its bytes.
-    """
+    """Encodes with a residual, ours with their aims and the bytes of their read, and torch's."""
     found = race(setup, [*AIMS, *PEERS], steps(setup, setup.numel), tick, failed)
     by_name = {kind.name: aim for kind, aim in AIMS.items()}
     for row in found["rows"]:

@@ -17,7 +17,6 @@ import os
 import shutil
 import subprocess
 import sys
-from typing import Self
 
 DEVICE = "gw0"  # the name of a rank's own end, inside its namespace
 SUBNET = "198.18.0"  # RFC 2544: addresses set aside for benchmarks; routed nowhere
@@ -59,12 +58,6 @@ class Link:
     def close(self) -> None:
         """Remove everything. Idempotent."""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 def open_link(ranks: int) -> tuple[Link, str | None]:
     """Return a shaped link and None, or the loopback device and the reason for it."""
@@ -75,10 +68,7 @@ def open_link(ranks: int) -> tuple[Link, str | None]:
 
 
 class _Namespace:
-    """One network namespace, open for as long as its holder runs.
-
-    With ``user``, users are root in a user namespace, which is that of the owner if there is one.
-    """
+    """One network namespace, open while its holder runs; with ``user``, in a user namespace."""
 
     def __init__(self, owner: _Namespace | None, *, user: bool) -> None:
         self._user = ["--user", "--preserve-credentials"] if user else []

@@ -14,7 +14,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any
 
 from benches.harness.link import Link, open_link
 
@@ -53,7 +53,7 @@ def start(link: Link, setup: dict[str, Any]) -> subprocess.Popen[str]:
 
 
 class Ranks:
-    """The rank processes, as a context manager that ends them on exit.
+    """The rank processes, until they are closed.
 
     ``join(setup, say)`` of the module joins the other ranks and returns an object whose methods are
     the commands. ``say(event, **fields)`` sends an event; what a command returns is one, too. After
@@ -170,12 +170,6 @@ class Ranks:
                 process.wait()
         self._folder.cleanup()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 @contextlib.contextmanager
 def joined(
@@ -186,9 +180,10 @@ def joined(
     Beside them comes why the link cannot be shaped: the ranks then use the loopback device.
     """
     link, why_not = open_link(ranks)
-    with link:
+    with contextlib.closing(link):
         if link.shaped:
             link.set_rate(UNSHAPED)
-        with Ranks(link, ranks, module, silence=silence, **options) as processes:
-            processes.ready()
-            yield processes, why_not
+        made = Ranks(link, ranks, module, silence=silence, **options)
+        with contextlib.closing(made):
+            made.ready()
+            yield made, why_not

@@ -42,10 +42,7 @@ def panels(
     dpi: int = 100,
     **options: Any,
 ) -> Iterator[tuple[Any, Any]]:
-    """Yield a figure of this size in inches and its panels; then write it to a file.
-
-    The file is written completely or not at all.
-    """
+    """Yield a figure of this size in inches and its panels; then write it, or nothing at all."""
     matplotlib.use("Agg")
     with plt.rc_context(STYLE):
         figure, found = plt.subplots(

@@ -29,9 +29,9 @@ CODECS: dict[str, Codec] = {
 }
 """Of the contestants whose steps are timed."""
 
-METHODS: dict[str, Method] = {
+METHODS: dict[str, Method | None] = {
     FP32: TRAINED["dense AdamW"],
-    BF16: Method(half=True),
+    BF16: None,  # its curves are recorded
     "adam(0.01)": Method(gradwire.adam(0.01)),
     "adam(0.002), warm-up": Method(gradwire.adam(0.002), schedule=WarmUp((0.05,))),
     "adam_onebit()": TRAINED["adam_onebit()"],

@@ -13,10 +13,8 @@ from benches.harness.results import Record, Store
 from benches.harness.theme import panels
 from gradwire.cli.plan import format_rate
 
-from . import curves
-from .curves import Curves
 from .plan import BF16, FP32, LARGE, SECTIONS, TORCH_POWER, Cell, Plan
-from .reading import Outcome, Verdict, outcomes, timed_cells
+from .reading import Curves, Outcome, Verdict, every, outcomes, timed_cells
 
 PAGE, README = pages.ROOT / "docs" / "study.md", pages.ROOT / "README.md"
 FIGURE = "study.svg"
@@ -47,7 +45,7 @@ class Findings:
 
     @classmethod
     def of(cls, plan: Plan, store: Store) -> "Findings":
-        cells, made = timed_cells(plan, store), curves.every(store)
+        cells, made = timed_cells(plan, store), every(store)
         return cls(plan, store, cells, made, outcomes(plan, cells, made))
 
     @property
@@ -63,11 +61,9 @@ class Findings:
     def of_cells(self, name: str) -> list[Any]:
         """Return what cells have of a name, in order: sections, links or ranks."""
         found = {getattr(cell, name) for cell in self.found}
-        return sorted(found, key=list(SECTIONS).index if name == "section" else _last_none)
-
-
-def _last_none(value: int | None) -> float:
-    return float("inf") if value is None else value
+        if name == "section":
+            return sorted(found, key=list(SECTIONS).index)
+        return sorted(found, key=lambda value: (value is None, value))
 
 
 def link_name(link: int | None) -> str:

@@ -1,8 +1,7 @@
 """Weights and checkpoints in fewer bits: what they take, and what they keep.
 
 ``weights`` packs three models by the nearest codes with every fit and three blocks, and times rows
-through packed layers, packing and files, beside what torch has and what is installed of torchao,
-bitsandbytes, optimum-quanto and gguf. ``quantize`` packs five models by calibration and budgets.
+through packed layers, packing and files. ``quantize`` packs five models by calibration and budgets.
 ``checkpoints`` saves checkpoints without loss and as differences, beside zstd and zipnn. Models are
 trained once and kept. About an hour on two cores; with --quick ten minutes.
 """
@@ -17,7 +16,6 @@ from typing import Any
 from benches.accuracy.tasks import fashion_data
 from benches.harness import results
 from benches.harness.command import command_line, conduct, progress
-from benches.harness.machine import cores
 
 from . import files, kernel, losses, models, show
 from .models import GRU, MIXTURE, TEXT, WIDE, Model
@@ -31,7 +29,7 @@ def arguments(given: list[str] | None) -> Namespace:
     parser.add_argument("--quick", action="store_true", help="one model, and less of everything")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART",
                         help=f"of {', '.join(PARTS)}")
-    parser.add_argument("--jobs", type=int, default=cores(),
+    parser.add_argument("--jobs", type=int, default=results.cores(),
                         help="processes of one thread each (default: cores)")
     parser.add_argument("--data", type=Path, metavar="DIR",
                         help="folder with the four files of Fashion-MNIST")

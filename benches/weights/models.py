@@ -16,12 +16,11 @@ from torch.nn import functional
 from benches.accuracy.pool import make_task
 from benches.accuracy.run import Task
 from benches.accuracy.tasks import fashion_data
-from benches.accuracy.tasks.text import Text
+from benches.accuracy.tasks.text import ALPHABET, Text, TextNet
 from benches.harness import results
-from benches.harness.digits import Digits
 from benches.harness.pages import ROOT
 from benches.harness.recipes import recipe_for, scheduled
-from benches.harness.text import ALPHABET, TextNet
+from benches.harness.tasks import Digits
 
 FOLDER = ROOT / ".cache" / "weights"
 SEED = 0

@@ -41,7 +41,7 @@ _TYPES, _ENUMS = _read()
 Sparsify, Memory, Quantize, Pattern = map(
     _TYPES.__getitem__, ("Sparsify", "Memory", "Quantize", "Pattern")
 )
-Maybe, State, Piece, Selection = map(_TYPES.__getitem__, ("Maybe", "State", "Piece", "Selection"))
+Maybe, State, Piece = map(_TYPES.__getitem__, ("Maybe", "State", "Piece"))
 
 # Parts with kernels, and their ids in frames.
 SPARSIFIERS = _ENUMS["Sparsifier"]

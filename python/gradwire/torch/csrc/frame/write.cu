@@ -25,7 +25,7 @@ struct CodeShared {
 
 // Fits the scales of the groups of a tile, whose values are in `fields`.
 __device__ void fit_tile(const Piece& piece, const Selection& selection, Groups groups, unsigned n,
-                                CodeShared& shared) {
+                         CodeShared& shared) {
     const unsigned number = static_cast<unsigned>(pieces(n, groups.size));
     const auto value = [&](unsigned i) { return __uint_as_float(shared.fields[i]); };
     const Basis basis = basis_of(piece.quantize);

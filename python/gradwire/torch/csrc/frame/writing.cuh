@@ -143,8 +143,8 @@ __device__ void write_sections(const Writing& writing, const Tile& tile, Dtype d
     const Coded coded = state.coded;
     const auto numel = static_cast<std::uint32_t>(piece.numel);
     const std::uint64_t count = selection.count, values_at = header_len + coded.len;
-    const IndexSection section{piece.frame, header_len,  coded, piece.pattern, selection.selection_key,
-                               piece.numel, count, edges};
+    const IndexSection section{piece.frame, header_len, coded, piece.pattern, selection.selection_key,
+                               piece.numel, count,      edges};
     if (tile.number == 0) {
         const Header header{dtype, coded, exponent, count, value_len(piece.quantize, numel, count)};
         if (threadIdx.x < header_words)
