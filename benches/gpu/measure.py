@@ -69,7 +69,7 @@ def by_events(work: Callable[[], Any], before: Callable[[], object]) -> tuple[fl
 Wire = tuple[Tensor, Tensor]
 """Frames one after another, and the table of outcomes that ``encode_bucket`` returns."""
 
-NBYTES, COUNT = 1, 2  # columns of the table, as csrc/bucket/gather.h numbers them
+NBYTES, COUNT = 1, 2  # columns of the table, as csrc/bucket/piece.h numbers them
 
 
 class WrongBytesError(AssertionError):

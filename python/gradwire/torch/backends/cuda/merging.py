@@ -30,7 +30,7 @@ from gradwire.torch.backends.cuda.operators import completed, operators
 from gradwire.torch.backends.cuda.states import NBYTES, ROOM, STATUS, DeviceState, undoable
 from gradwire.torch.backends.staging import staging
 
-_START, _NBYTES, _NUMEL, _COUNT = range(4)  # columns of csrc/bucket/heads.h
+_START, _NBYTES, _NUMEL, _COUNT = range(4)  # columns of csrc/bucket/gather.h
 _PARTS = 2  # of a range, at most: see rust/core/src/frame/split.rs
 _TARGETED = ("topk", "sid", "chunk_topk")  # what may ask for all entries
 _SUMS = (6, 5)  # sums that an owner sends, for so many entries of a rank

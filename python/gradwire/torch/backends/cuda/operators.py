@@ -147,7 +147,7 @@ class EncodePlan:
         """Encode to bytes on the device, on the current stream, without waiting.
 
         `most` limits the entries that a top-k codec selects of each part; -1 sets no limit. Returns
-        a table of int64 with a row for each part: see csrc/bucket/gather.h.
+        a table of int64 with a row for each part: see csrc/bucket/piece.h.
         """
         there, counts = self._nowhere, list(most)
         if positions:

@@ -26,7 +26,7 @@ from gradwire.torch.backends.staging import naming_loss, staging
 ROOM, _ALIGN = 1024, 256  # as csrc/ops/pieces.h has them
 _MOMENTS = {"momentum_correction": "momentum", "adam_correction": "second_moment"}
 _BYTES = operator.attrgetter("_device")
-# The columns of the table, as csrc/bucket/gather.h numbers them.
+# The columns of the table, as csrc/bucket/piece.h numbers them.
 STATUS, NBYTES, COUNT, TARGET, TRIMMED, ZERO, THRESHOLD = range(7)
 COLUMNS = 10
 _TRACKED = ("bound", "threshold", "location")
@@ -399,7 +399,7 @@ def undoable(states: Sequence[DeviceState]) -> Iterator[list[torch.Tensor]]:
 class Encoding:
     """Encodes of some states in progress on the device, until their outcome is known.
 
-    ``table`` is that of csrc/bucket/gather.h, on the device; ``rows`` are the same, once known.
+    ``table`` is that of csrc/bucket/piece.h, on the device; ``rows`` are the same, once known.
     """
 
     __slots__ = (
