@@ -3,13 +3,14 @@
 
 #include <torch/headeronly/core/ScalarType.h>
 
+#include <type_traits>
 #include <vector>
 
 #include "bucket/piece.h"
 #include "ops/device.h"
 
 // Makes a function an operator of torch, of its name. `dispatch` is GRADWIRE_KERNELS or GRADWIRE_HOST_FUNCTIONS.
-#define GRADWIRE_OPERATOR(dispatch, name, schema)         \
+#define GRADWIRE_OPERATOR(dispatch, name, schema)            \
     GRADWIRE_SCHEMAS(library) { library.def(#name schema); } \
     dispatch(library) { library.impl(#name, TORCH_BOX(&name)); }
 
