@@ -1,18 +1,16 @@
 """The base class of all parts of a codec: configuration, repr, and the registry of each kind."""
 
 import dataclasses
-import functools
-import types
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_origin
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self, TypeVar
 
-from gradwire import _validate
+from gradwire._validate import Checked
 
 P = TypeVar("P", bound="Part")
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Part:
+class Part(Checked):
     """An immutable, comparable, hashable description of one part of a codec.
 
     A class that sets ``kind`` is registered under it when it is defined. It must then define
@@ -35,14 +33,6 @@ class Part:
         if missing:
             raise TypeError(f"{cls.__qualname__} must set {', '.join(missing)}")
         cls._register()
-
-    def __post_init__(self) -> None:
-        """Check all options by their types; a checked value may have another form."""
-        part: Any = type(self)
-        for name, (check, optional) in _checks(part).items():
-            value = getattr(self, name)
-            if not (optional and value is None):
-                self._set(name, check(name, value))
 
     @classmethod
     def _register(cls) -> None:
@@ -101,10 +91,6 @@ class Part:
         ]
         return f"{public_name(type(self))}({', '.join(shown)})"
 
-    def _set(self, name: str, value: object) -> None:
-        # Normalizes a field while the frozen instance is still being built.
-        object.__setattr__(self, name, value)
-
 
 def _states(part: type[Part], name: str) -> bool:
     """Tell whether a class or one between it and the base of its kind of part defines a name."""
@@ -126,29 +112,6 @@ def public_name(part: type[Part]) -> str:
 
 def _is_own(part: type[Part]) -> bool:
     return part.__module__.partition(".")[0] == "gradwire"
-
-
-@functools.cache
-def _checks(part: type[Part]) -> dict[str, tuple[Callable[[str, object], object], bool]]:
-    """Return the check of each option whose type says what it must be, and whether None is one.
-
-    ``bool`` and ``Literal`` say it; other types have a `_validate.Check` in their metadata.
-    """
-    checks: dict[str, tuple[Callable[[str, object], object], bool]] = {}
-    for field in filter(lambda field: field.init, dataclasses.fields(part)):
-        hint: Any = field.type
-        union = isinstance(hint, types.UnionType) or get_origin(hint) is Union
-        optional = union and type(None) in get_args(hint)
-        for kind in get_args(hint) if union else (hint,):
-            if get_origin(kind) is Literal:
-                choose = functools.partial(_validate.choice, allowed=get_args(kind))
-                checks[field.name] = choose, optional
-            elif kind is bool:
-                checks[field.name] = _validate.boolean, optional
-            for check in getattr(kind, "__metadata__", ()):
-                if isinstance(check, _validate.Check):
-                    checks[field.name] = check, optional
-    return checks
 
 
 def option_names(part: type[Part]) -> list[str]:

@@ -13,9 +13,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwire import _files, _validate
+from gradwire import _files
 from gradwire._codec import Codec
 from gradwire._native import get_num_threads, simd_level
+from gradwire._validate import Checked, Count, NotNegative, Share, require
 from gradwire.cost.network import information_bits
 from gradwire.frame import decode, decode_add
 from gradwire.presets import dense
@@ -39,17 +40,13 @@ _LARGEST = 1 << 24
 
 
 @dataclasses.dataclass(frozen=True)
-class Line:
+class Line(Checked):
     """Seconds of a tensor: ``frames * fixed + numel * per_numel + entries * per_entry``."""
 
-    fixed: float  #: Seconds of a frame, not negative.
-    per_numel: float  #: Seconds of an entry of the tensor, not negative.
-    per_entry: float  #: Seconds of an entry that is sent, not negative.
-    error: float = 0.0  #: The largest relative error at the points that it was fitted to.
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            _validate.positive(name, value)
+    fixed: NotNegative  #: Seconds of a frame.
+    per_numel: NotNegative  #: Seconds of an entry of the tensor.
+    per_entry: NotNegative  #: Seconds of an entry that is sent.
+    error: NotNegative = 0.0  #: The largest relative error at the points that it was fitted to.
 
     def __call__(self, numel: float, entries: float, frames: float = 1) -> float:
         """Return the seconds for a tensor of ``numel`` entries that sends ``entries``."""
@@ -57,7 +54,7 @@ class Line:
 
 
 @dataclasses.dataclass(frozen=True)
-class CodecCost:
+class CodecCost(Checked):
     """The cost of one codec.
 
     Attributes
@@ -81,15 +78,10 @@ class CodecCost:
     codec: Codec
     encode: Line
     decode: Line
-    header: float
-    entry_bits: float
-    share: float
-    state_bytes: float
-
-    def __post_init__(self) -> None:
-        for name in ("header", "entry_bits", "state_bytes"):
-            _validate.positive(name, getattr(self, name))
-        _validate.unit_interval("share", self.share)
+    header: NotNegative
+    entry_bits: NotNegative
+    share: Share
+    state_bytes: NotNegative
 
     def to_json(self) -> dict[str, Any]:
         """Return plain dicts, strings and numbers."""
@@ -104,7 +96,7 @@ class CodecCost:
 
 
 @dataclasses.dataclass(frozen=True)
-class Calibration:
+class Calibration(Checked):
     """The cost of codecs on one machine.
 
     Attributes
@@ -122,15 +114,10 @@ class Calibration:
     """
 
     codecs: Mapping[str, CodecCost]
-    cast_seconds: float
-    clear_seconds: float
-    threads: int
+    cast_seconds: NotNegative
+    clear_seconds: NotNegative
+    threads: Count
     machine: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for name in ("cast_seconds", "clear_seconds"):
-            _validate.positive(name, getattr(self, name))
-        _validate.integer("threads", self.threads, low=1)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain dicts, strings and numbers, for `from_json`."""
@@ -140,13 +127,13 @@ class Calibration:
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> Self:
         """Return the calibration that `to_json` describes; a ValueError if it is none."""
-        if not isinstance(plain, dict) or "version" not in plain:
-            raise ValueError("not a calibration: gradwire.cost.Calibration.save writes them")
-        if plain["version"] != VERSION:
-            raise ValueError(
-                f"the calibration has version {plain['version']!r}, but this gradwire reads "
-                f"{VERSION}: calibrate again"
-            )
+        version = plain.get("version") if isinstance(plain, dict) else None
+        require(
+            version == VERSION,
+            "this gradwire reads version {} of what Calibration.save writes, got version {!r}: "
+            "calibrate again",
+            *(VERSION, version),
+        )
         rest = {name: value for name, value in plain.items() if name != "version"}
         try:
             codecs = {name: CodecCost.from_json(each) for name, each in rest["codecs"].items()}

@@ -5,7 +5,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 
-from gradwire import _validate
+from gradwire._validate import Checked, Count, NotNegative
 from gradwire.cost.exchanges import ExchangeCost, participants, simulate
 from gradwire.cost.methods import Method
 from gradwire.cost.network import Network
@@ -112,7 +112,7 @@ class _Core:
 
 
 @dataclasses.dataclass(frozen=True)
-class Workload:
+class Workload(Checked):
     """One training step on one rank, without any exchange.
 
     Its buckets are DDP's, 1 MiB and then 25 MiB each, and become ready in proportion to their
@@ -133,16 +133,11 @@ class Workload:
         elsewhere.
     """
 
-    numel: int
-    backward: float
-    other: float = 0.0
-    tensors: int | None = None
+    numel: Count
+    backward: NotNegative
+    other: NotNegative = 0.0
+    tensors: Count | None = None
     shared: bool = True
-
-    def __post_init__(self) -> None:
-        _validate.integer("numel", self.numel, low=1)
-        for name in ("backward", "other"):
-            _validate.positive(name, getattr(self, name))
 
     @functools.cached_property
     def parts(self) -> list[tuple[int, float, int]]:

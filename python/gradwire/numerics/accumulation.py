@@ -65,7 +65,16 @@ def mantissa_bits(n: int, product: int, chunk: int | None = None) -> int:
     """Return the smallest mantissa, of 1 to 64 bits, with which a sum retains its variance.
 
     That is, with ``n * (1 - VRR)`` below ``log(50)``, the limit of Sakr et al. Takes some
-    milliseconds for any n. Parameters and errors are those of `variance_retention`.
+    milliseconds for any n.
+
+    Parameters
+    ----------
+    n, product, chunk
+        As of `variance_retention`, as are the errors.
+
+    Returns
+    -------
+    int
     """
     n, product, chunk = _checked(n, product, chunk)
     for bits in range(1, _MOST):
@@ -88,6 +97,10 @@ def sum_error(n: int, mantissa: int) -> float:
     mantissa : int
         Bits of the sum's mantissa, 1 to 64.
 
+    Returns
+    -------
+    float
+
     Raises
     ------
     TypeError, ValueError
@@ -102,9 +115,7 @@ def _checked(n: int, product: int, chunk: int | None) -> tuple[int, int, int | N
     n = _validate.integer("n", n, low=1)
     product = _validate.integer("product", product, low=1, high=_MOST)
     if chunk is not None:
-        chunk = _validate.integer("chunk", chunk, low=1)
-        if chunk > n:
-            raise ValueError(f"chunk must be at most n, which is {n}, got {chunk}")
+        chunk = _validate.integer("chunk", chunk, low=1, high=n)
     return n, product, chunk
 
 

@@ -3,12 +3,13 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from gradwire import _validate
+from gradwire._validate import Check, Checked, Seed64
 
 Rounding = Literal["nearest", "stochastic"]
 
@@ -19,7 +20,7 @@ _PLAIN = 1 << 16  # terms of those that are made plain floats together
 
 
 @dataclasses.dataclass(frozen=True)
-class Float:
+class Float(Checked):
     """A float format with a sign bit, exponent and mantissa, as in IEEE 754.
 
     The bias is ``2**(exponent - 1) - 1``. The lowest exponent is for subnormals, the highest for
@@ -52,17 +53,10 @@ class Float:
     stochastic rounding where weights are updated.
     """
 
-    exponent: int
-    mantissa: int
+    exponent: Annotated[int, Check(_validate.integer, low=2, high=8)]
+    mantissa: Annotated[int, Check(_validate.integer, low=1, high=23)]
     rounding: Rounding = dataclasses.field(default="nearest", kw_only=True)
-    seed: int = dataclasses.field(default=0, kw_only=True)
-
-    def __post_init__(self) -> None:
-        set_ = object.__setattr__
-        set_(self, "exponent", _validate.integer("exponent", self.exponent, low=2, high=8))
-        set_(self, "mantissa", _validate.integer("mantissa", self.mantissa, low=1, high=23))
-        _validate.choice("rounding", self.rounding, get_args(Rounding))
-        set_(self, "seed", _validate.integer("seed", self.seed, low=0, high=2**64 - 1))
+    seed: Seed64 = dataclasses.field(default=0, kw_only=True)
 
     @property
     def bits(self) -> int:
@@ -146,14 +140,16 @@ class Float:
             float32, of the shape of codes.
         """
         array = np.asarray(codes)
-        if array.dtype.kind != "u":
-            raise TypeError(
-                f"codes must be unsigned integers, such as {self.dtype}, got {array.dtype}"
-            )
-        if array.size and int(array.max()) >> self.bits:
-            raise ValueError(
-                f"codes must have at most {self.bits} bits, got {hex(int(array.max()))}"
-            )
+        _validate.require(
+            array.dtype.kind == "u",
+            "codes must be unsigned integers, such as {}, got {}",
+            *(self.dtype, array.dtype),
+            kind=TypeError,
+        )
+        most = int(array.max(initial=0))
+        _validate.require(
+            not most >> self.bits, "codes must have at most {} bits, got {:#x}", self.bits, most
+        )
         return _by_pieces(array, np.float32, self._decoded)
 
     def _decoded(self, codes: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.float64]:
@@ -217,12 +213,7 @@ def chunked_sum(
     axis = _validate.integer("axis", axis, low=-array.ndim, high=array.ndim - 1)
     terms = np.moveaxis(array, axis, 0)
     n, shape = terms.shape[0], terms.shape[1:]
-    chunk = _validate.integer("chunk", chunk, low=1)
-    if chunk > n:
-        raise ValueError(
-            f"chunk must be at most the number of terms, which is {n}, got {chunk}"
-            + (f": pass chunk={n} for a plain sum" if n else "")
-        )
+    chunk = _validate.integer("chunk", chunk, low=1, high=n)
     columns, random = terms.reshape(n, -1), _generator(format)
     partial = np.empty((-(-n // chunk), columns.shape[1]))
     whole = n // chunk

@@ -202,6 +202,11 @@ class BySteps(Schedule):
         One that depends on the epoch alone: not `Accordion`, which compares whole epochs.
     steps : int
         Steps that count as one epoch, at least 1: exchanged backward passes not rolled back.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An option is invalid, or the schedule depends on more than the epoch.
     """
 
     schedule: Schedule

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gradwire import _validate
+from gradwire._validate import Checked, NotNegative, require
 from gradwire.quantize import Affine
 
 _UNITS = 1 << 16
@@ -17,7 +17,7 @@ _GRID = Affine(4, 64)
 
 
 @dataclasses.dataclass(frozen=True)
-class Budget:
+class Budget(Checked):
     """An average number of bits per weight, divided among tensors to lower the loss most.
 
     Use it instead of an `Affine` in the rules of `gradwire.torch.weights.pack`, for all parameters
@@ -46,17 +46,15 @@ class Budget:
         An argument is invalid.
     """
 
-    bits: float
+    bits: NotNegative
     choices: tuple[int, ...] = (2, 3, 4, 8)
     loss: Callable[[], Any] | None = None
     grid: Affine = _GRID
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "bits", _validate.positive("bits", self.bits))
-        choices = tuple(sorted(set(self.choices)))
-        if not choices:
-            raise ValueError("choices must have at least one number of bits, got none")
-        object.__setattr__(self, "choices", choices)
+        super().__post_init__()
+        self._set("choices", tuple(sorted(set(self.choices))))
+        require(self.choices, "choices must have at least one number of bits, got none")
         self.grids  # noqa: B018  raises if a choice is not possible
 
     @property

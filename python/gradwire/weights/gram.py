@@ -222,6 +222,10 @@ def load_grams(path: str | os.PathLike[str]) -> dict[str, Gram]:
     path : path-like
         From `save_grams` or ``gradwire.torch.weights.Calibration.save``.
 
+    Returns
+    -------
+    dict of str to Gram
+
     Raises
     ------
     CorruptFileError

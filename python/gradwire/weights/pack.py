@@ -63,6 +63,10 @@ def pack(
     prepare : Preparation, optional
         Changes the weights first: `MagR`, or one of your own.
 
+    Returns
+    -------
+    Packed
+
     Raises
     ------
     TypeError

@@ -119,6 +119,10 @@ def open(path: str | os.PathLike[str], *, mapped: bool = True) -> File | Shards:
         Read tensors from the files' pages as they are used. If a file is then overwritten in
         place, which `save` never does, they change. With False they are copies, read on access.
 
+    Returns
+    -------
+    File or Shards
+
     Raises
     ------
     CorruptFileError

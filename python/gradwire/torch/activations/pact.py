@@ -80,7 +80,7 @@ class PACT(nn.Module):
         self.bits = _validate.integer("bits", bits, low=1, high=8)
         self.plus = _validate.boolean("plus", plus)
         self.two_sided = _validate.boolean("two_sided", two_sided)
-        self.clip = nn.Parameter(torch.tensor(_validate.clip("clip", clip)))
+        self.clip = nn.Parameter(torch.tensor(_validate.positive("clip", clip, above=0)))
         self._warned = False
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

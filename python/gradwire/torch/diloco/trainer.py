@@ -395,6 +395,16 @@ def sparseloco(
     **options
         Others of `DiLoCo`, such as ``optimizer`` and ``process_group``.
 
+    Returns
+    -------
+    DiLoCo
+        With this codec; errors are those of `DiLoCo`.
+
+    Raises
+    ------
+    TypeError
+        The options have what the method decides: the codec or the outer momentum.
+
     References
     ----------
     Sarfi, Thérien, Lidin, Belilovsky, "Communication Efficient LLM Pre-training with SparseLoCo",

@@ -38,13 +38,18 @@ def backend(device: torch.device | str | int) -> BackendInUse:
     Parameters
     ----------
     device : torch.device, str or int
-        As for `torch.device`. The device need not exist; ``"meta"`` is a ValueError.
+        As for `torch.device`. The device need not exist.
 
     Returns
     -------
     BackendInUse
         ``"cpu"`` if packed bytes are read in place, ``"decode"`` if each call decodes them on the
         device, and torch multiplies.
+
+    Raises
+    ------
+    ValueError
+        The device is ``"meta"``, which has no values.
     """
     kind = torch.device(device).type
     if kind == "meta":
