@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwire import _validate
-from gradwire._validate import MAX_NUMEL
+from gradwire._validate import MAX_NUMEL, require
 from gradwire.errors import CorruptFileError
 from gradwire.weights import coding
 from gradwire.weights.packed import DTYPES
@@ -89,7 +88,7 @@ def bits_of(name: str) -> int | None:
     return _SMALL.get(name) or (None if name not in _FURTHER else 16 if name == "BF16" else 8)
 
 
-def require(holds: object, reason: str, *values: object, name: str | None = None) -> None:
+def require_valid(holds: object, reason: str, *values: object, name: str | None = None) -> None:
     """Raise a CorruptFileError, of a tensor if it is named, unless something holds of a file.
 
     Values are formatted only then: they may be as long as the file says.
@@ -103,21 +102,23 @@ class Section:
 
     def __init__(self, name: str, fields: Any) -> None:
         known = isinstance(fields, dict) and fields.keys() == {"dtype", "shape", "data_offsets"}
-        require(known, "the header does not give dtype, shape and data_offsets", name=name)
+        require_valid(known, "the header does not give dtype, shape and data_offsets", name=name)
         self.dtype, self.range = fields["dtype"], fields["data_offsets"]
         self.shape = _shape(fields["shape"], name)
-        require(isinstance(self.dtype, str), "its dtype is {!r:.100}", self.dtype, name=name)
+        require_valid(isinstance(self.dtype, str), "its dtype is {!r:.100}", self.dtype, name=name)
         ordered = (
             _are_whole(self.range) and len(self.range) == 2 and self.range == sorted(self.range)
         )
-        require(ordered, "data_offsets are {!r:.100}", self.range, name=name)
+        require_valid(ordered, "data_offsets are {!r:.100}", self.range, name=name)
         bits, entries, (begin, end) = bits_of(self.dtype), math.prod(self.shape), self.range
         reach = math.prod(n for n in self.shape if n) * (bits or 8) // 8
-        require(reach <= _MOST_BYTES, "its shape {} cannot be addressed", self.shape, name=name)
+        require_valid(
+            reach <= _MOST_BYTES, "its shape {} cannot be addressed", self.shape, name=name
+        )
         # A dtype that this library does not know is stored as it is, in any number of bytes.
         fits = bits is None or 8 * (end - begin) == entries * bits
         place = (entries, self.dtype, begin, end)
-        require(fits, "{} entries of {} are not at {} to {}", *place, name=name)
+        require_valid(fits, "{} entries of {} are not at {} to {}", *place, name=name)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -147,8 +148,8 @@ class RawTensor:
         bits, entries = bits_of(self.dtype), math.prod(self.shape)
         data = self.data
         is_flat = data.dtype == np.uint8 and data.ndim == 1
-        _validate.require(is_flat, "data must be uint8 of one dimension, got {}", data.dtype)
-        _validate.require(
+        require(is_flat, "data must be uint8 of one dimension, got {}", data.dtype)
+        require(
             bits is None or 8 * self.nbytes == bits * entries,
             "{} entries of {} take {} bits, got {} bytes",
             *(entries, self.dtype, (bits or 0) * entries, self.nbytes),
@@ -175,7 +176,9 @@ class RawTensor:
 
 
 def _shape(sizes: Any, name: str) -> tuple[int, ...]:
-    require(_are_whole(sizes) and len(sizes) <= 64, "its shape is {!r:.100}", sizes, name=name)
+    require_valid(
+        _are_whole(sizes) and len(sizes) <= 64, "its shape is {!r:.100}", sizes, name=name
+    )
     return tuple(sizes)
 
 
@@ -202,14 +205,14 @@ def parse_json(data: bytes | str, what: str) -> dict[str, Any]:
             json.dumps(fields, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise CorruptFileError(f"{what} is not JSON: {error!s:.200}") from None
-    require(isinstance(fields, dict), "{} is not a JSON object", what)
+    require_valid(isinstance(fields, dict), "{} is not a JSON object", what)
     return dict(fields)
 
 
 def check_version(about: Mapping[str, Any], of: str) -> None:
     """Raise a CorruptFileError unless a description is of the version that is read here."""
     version = about.get("version")
-    require(
+    require_valid(
         type(version) is int and version == VERSION,
         "{} have version {!r:.100}, but this library reads {}: update gradwire",
         *(of, version, VERSION),
@@ -242,14 +245,14 @@ def parse(header: bytes) -> Header:
     """Read and check the header of a file; raise a CorruptFileError if it is not valid."""
     fields = parse_json(header, "the header")
     metadata = fields.pop("__metadata__", {})
-    require(isinstance(metadata, dict), "__metadata__ is not a JSON object")
+    require_valid(isinstance(metadata, dict), "__metadata__ is not a JSON object")
     for key, value in metadata.items():
-        require(isinstance(value, str), "the metadata {!r} is not a string", key)
+        require_valid(isinstance(value, str), "the metadata {!r} is not a string", key)
     sections = {name: Section(name, entry) for name, entry in fields.items()}
     end = 0
     for name, section in sorted(sections.items(), key=lambda item: item[1].range):
         begin, after = section.range
-        require(begin == end, "it begins at {} instead of {}", begin, end, name=name)
+        require_valid(begin == end, "it begins at {} instead of {}", begin, end, name=name)
         end = after
     return Header(sections, metadata, _about(metadata.pop(KEY, None), sections), end)
 
@@ -260,33 +263,33 @@ def _about(text: str | None, sections: Mapping[str, Section]) -> About:
     about = parse_json(text, f"metadata {KEY!r}")
     check_version(about, "packed tensors")
     tensors: Any = about.get("tensors")
-    require(isinstance(tensors, dict), "metadata {!r} lists no tensors", KEY)
+    require_valid(isinstance(tensors, dict), "metadata {!r} lists no tensors", KEY)
     table = {name: _described(name, fields, sections) for name, fields in tensors.items()}
     for name, fields in table.items():
         alone = not fields["more"] or name + MORE not in table
-        require(alone, "it is listed beside {!r}, whose further bits it is", name, name=name)
+        require_valid(alone, "it is listed beside {!r}, whose further bits it is", name, name=name)
     base = _base(about["base"]) if "base" in about else None
     differs = any(fields["coding"] == "difference" for fields in table.values())
-    require(base is not None or not differs, "there are differences, and no base")
+    require_valid(base is not None or not differs, "there are differences, and no base")
     header = about.get("header")
     is_text = isinstance(header, str) or "header" not in about
-    require(is_text, "the original header is {!r:.100}, not a string", header)
+    require_valid(is_text, "the original header is {!r:.100}, not a string", header)
     return About(table, base, header)
 
 
 def _described(name: str, fields: Any, sections: Mapping[str, Section]) -> dict[str, Any]:
-    require(isinstance(fields, dict), "the metadata does not describe it", name=name)
+    require_valid(isinstance(fields, dict), "the metadata does not describe it", name=name)
     shape, dtype = _shape(fields.get("shape"), name), fields.get("dtype")
-    require(dtype in DTYPES, "its dtype is {!r:.100}", dtype, name=name)
+    require_valid(dtype in DTYPES, "its dtype is {!r:.100}", dtype, name=name)
     have, numel = _bytes_named(name, sections), math.prod(shape)
     if "coding" not in fields:
         fits = 1 <= numel <= MAX_NUMEL
-        require(fits, "its shape {} has not 1 to {} entries", shape, MAX_NUMEL, name=name)
+        require_valid(fits, "its shape {} has not 1 to {} entries", shape, MAX_NUMEL, name=name)
         return {"shape": shape, "dtype": dtype, "coding": None} | _packed(name, fields, sections)
     how = fields["coding"]
-    require(how in coding.CODINGS, "its coding is {!r:.100}", how, name=name)
+    require_valid(how in coding.CODINGS, "its coding is {!r:.100}", how, name=name)
     least = coding.least(numel * (bits_of(NAMES[dtype]) or 0) // 8)
-    require(have >= least, "{} bytes do not hold {} entries", have, numel, name=name)
+    require_valid(have >= least, "{} bytes do not hold {} entries", have, numel, name=name)
     return {"shape": shape, "dtype": dtype, "coding": how, "more": 0}
 
 
@@ -304,11 +307,11 @@ def _packed(
     if "further" in fields:
         further = fields["further"]
         known = _are_whole(further) and len(further) == 1 and 1 <= further[0] <= 7
-        require(known, "its further bits are {!r:.100}", further, name=name)
+        require_valid(known, "its further bits are {!r:.100}", further, name=name)
         _bytes_named(name + MORE, sections)
         more = further[0]
     finite = type(error) in (int, float) and 0 <= error < math.inf
-    require(finite, "its error is {!r:.100}", error, name=name)
+    require_valid(finite, "its error is {!r:.100}", error, name=name)
     return {"more": more, "error": fields.get("error")}
 
 
@@ -316,9 +319,9 @@ def _base(about: Any) -> dict[str, str]:
     fields = about if isinstance(about, dict) else {}
     name, digest = fields.get("name"), fields.get("sha256")
     named = isinstance(name, str) and is_base_name(name)
-    require(named, "the name of its base is {!r:.100}", name)
+    require_valid(named, "the name of its base is {!r:.100}", name)
     hashed = isinstance(digest, str) and re.fullmatch("[0-9a-f]{64}", digest) is not None
-    require(hashed, "the SHA-256 of its base is {!r:.100}", digest)
+    require_valid(hashed, "the SHA-256 of its base is {!r:.100}", digest)
     return {"name": str(name), "sha256": str(digest)}
 
 
