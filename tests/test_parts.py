@@ -80,7 +80,7 @@ CHECKED_TOGETHER = {"Accordion": {"low", "high"}, "WarmUp": {"ratios"}, "BySteps
 
 
 def beyond(check: Any) -> Iterator[tuple[Any, type[Exception]]]:
-    """Values that an option with this check must not have, by what `_validate` reads from its type."""
+    """Values that an option with this check must not have, by what is read from its type."""
     of_another_type: tuple[Any, ...] = (b"1", {})
     yield from ((value, TypeError) for value in of_another_type)
     if isinstance(check, functools.partial):

@@ -36,7 +36,6 @@ class SelectingCodec:
     def encode(
         self, x: NDArray[Any], state: Any, max_nbytes: int | None, bfloat16: bool, kept: list[Any]
     ) -> _native.Frame:
-        """Encode like the compiled codec."""
         positions = self.positions(x, state, bfloat16)
         return self._codec.encode_at(x, state, positions, max_nbytes, bfloat16, True, kept)
 
@@ -49,19 +48,16 @@ class SelectingCodec:
         bfloat16: bool,
         kept: list[Any],
     ) -> int:
-        """Encode into a buffer like the compiled codec."""
         positions = self.positions(x, state, bfloat16)
         return self._codec.encode_at_into(
             x, state, positions, out, max_nbytes, bfloat16, True, kept
         )
 
     def max_encoded_len(self, numel: int) -> int:
-        """Return the size in bytes that no frame exceeds."""
         count = self._sparsify.max_count(numel)
         return self._codec.max_encoded_len(numel, min(max(count, 0), numel))
 
     def positions(self, x: NDArray[Any], state: Any, bfloat16: bool = False) -> NDArray[np.uint32]:
-        """Return the positions that the sparsifier selects, after checking them."""
         values = self._codec.preview(x, on_host(state), bfloat16)
         values.flags.writeable = False
         step, name = (0, None) if state is None else (state.step, state.name)
@@ -98,7 +94,6 @@ class Values:
     def encode(
         self, values: NDArray[np.float32], step: int, name: str | None, stream: int
     ) -> tuple[bytes, NDArray[np.float32]]:
-        """Return the code of the values, and the values that a receiver decodes."""
         values.flags.writeable = False
         # Different on every rank, whose states have other streams.
         key = _seed(f"{stream} {step} {name or ''}", b"rounding")

@@ -115,7 +115,6 @@ def _is_own(part: type[Part]) -> bool:
 
 
 def option_names(part: type[Part]) -> list[str]:
-    """Return the names of a part's options, in order."""
     return [field.name for field in dataclasses.fields(part) if field.init]
 
 

@@ -98,7 +98,6 @@ def either(what: str, **options: object) -> None:
 
 
 def pair(name: str, value: object, parts: str) -> tuple[Any, Any]:
-    """Return the two parts of a pair, whatever they are."""
     if not isinstance(value, tuple | list) or len(value) != 2:
         refuse_type(name, f"a pair ({parts}) or None", value)
     first, second = value
@@ -127,7 +126,6 @@ def integer(name: str, value: object, *, low: int, high: int = 2**63 - 1) -> int
 
 
 def boolean(name: str, value: object) -> bool:
-    """Return a bool; an integer is an error."""
     if not isinstance(value, bool):
         refuse_type(name, "a bool", value)
     return value
@@ -145,7 +143,6 @@ def timeout(value: object, *, optional: bool = True) -> None:
 
 
 def choice(name: str, value: object, allowed: Collection[str]) -> str:
-    """Return one of the allowed strings."""
     if not isinstance(value, str):
         refuse_type(name, "a str", value)
     _require_limits(name, value, {f"one of {', '.join(sorted(allowed))}": value in allowed})
@@ -175,7 +172,6 @@ class Check:
         self._check, self._bounds = check, bounds
 
     def __call__(self, name: str, value: object) -> Any:
-        """Return the value, or another form of it that the option stands for."""
         return self._check(name, value, **self._bounds)
 
     def __repr__(self) -> str:

@@ -53,7 +53,6 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def files() -> dict[str, Path]:
-    """Return the files of all examples by their names."""
     paths = (each for each in FOLDER.glob("*.*") if each.is_file() and each.suffix != ".md")
     return {path.stem: path for path in sorted(paths)}
 

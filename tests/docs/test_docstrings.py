@@ -44,6 +44,18 @@ def parameters(thing: object) -> set[str]:
     return {name for name in names if not name.startswith("_")}
 
 
+def methods(thing: object) -> list[object]:
+    """The public methods and properties of a class, but for those of classes of others."""
+    members = inspect.getmembers(thing) if inspect.isclass(thing) else []
+    return [
+        member
+        for name, member in members
+        if not name.startswith("_")
+        and (inspect.isroutine(member) or isinstance(member, property))
+        and str(getattr(getattr(member, "fget", member), "__module__", "")).startswith("gradwire")
+    ]
+
+
 def refuses(thing: object) -> bool:
     """Whether a function, or what checks a new object of a class, has a `raise` of its own."""
     if inspect.isclass(thing):
@@ -63,6 +75,7 @@ def test_a_public_name_says_what_it_takes_returns_and_raises(name):
         return
     text = inspect.getdoc(thing) or ""
     assert text
+    assert all(map(inspect.getdoc, methods(thing)))
     if inspect.isclass(thing) and (attribute in RESULTS or issubclass(thing, Exception)):
         return
     if getattr(thing, "_is_protocol", False):

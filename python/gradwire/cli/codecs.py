@@ -13,7 +13,6 @@ from gradwire.presets import PRESETS, Preset, codec, required
 
 
 def main(argv: Sequence[str]) -> int:
-    """List the presets; return the exit code."""
     parser = make_parser()
     options = parser.parse_args(argv)
     names = list(PRESETS) if options.name is None else [options.name]
@@ -42,7 +41,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="gradwire codecs", description="List the presets and the papers they implement."
     )

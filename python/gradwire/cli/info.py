@@ -35,7 +35,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="gradwire info",
         description="Print versions, the CPU, threads, torch, the CUDA extension and environment "

@@ -43,7 +43,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="gradwire inspect",
         description="Print a frame's header and sections, or the tensors of a weight file with "

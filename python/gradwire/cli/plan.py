@@ -72,7 +72,6 @@ OPTIMIZERS = {
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="gradwire plan",
         description=_DESCRIPTION,
@@ -179,7 +178,6 @@ class Row:
     link: Range  # in bits/s
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain lists, strings and numbers."""
         return {
             "ranks": self.found.network.ranks,
             "method": self.found.method.name,
@@ -200,7 +198,6 @@ class Row:
 def _rows(
     options: argparse.Namespace, methods: Sequence[Method], calibration: Calibration
 ) -> list[Row]:
-    """Predict plain DDP and these methods for each number of ranks."""
     optimizer = OPTIMIZERS[options.optimizer]
     other = options.backward / 2 if options.other is None else options.other
     workload = Workload(options.model_size, options.backward, other, shared=options.shared)
@@ -288,7 +285,6 @@ _MOST_RANKS = 1_000_000
 def _quantity(
     text: str, units: Mapping[str, float], what: str, low: float = 0, high: float = math.inf
 ) -> float:
-    """Parse a number with a unit."""
     match = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*(\D*)", text.strip().lower())
     number = float(match[1]) * units.get(match[2], -1) if match else -1.0
     if not low <= number <= high:

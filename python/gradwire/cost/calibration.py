@@ -84,13 +84,11 @@ class CodecCost(Checked):
     state_bytes: NotNegative
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain dicts, strings and numbers."""
         lines = {name: dataclasses.asdict(getattr(self, name)) for name in ("encode", "decode")}
         return {**vars(self), **lines, "codec": self.codec.get_config()}
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> Self:
-        """Return the cost that `to_json` describes."""
         lines = {name: Line(**plain[name]) for name in ("encode", "decode")}
         return cls(**{**plain, **lines, "codec": Codec.from_config(plain["codec"])})
 
@@ -214,7 +212,6 @@ def calibrate(codecs: Mapping[str, Codec], *, seconds: float = 2.0) -> Calibrati
 
 
 def _gradient(draw: np.random.Generator, numel: int) -> Array:
-    """Return heavy-tailed random numbers."""
     made = draw.standard_normal(numel, np.float32)
     made *= draw.standard_exponential(numel, np.float32) * np.float32(1e-3)
     return made

@@ -39,7 +39,6 @@ class Phase:
 
 
 def ring_all_reduce(nbytes: float, ranks: int) -> Phase:
-    """Return the phase of a ring all-reduce of ``nbytes``."""
     rounds = 2 * (ranks - 1)
     return Phase(rounds * nbytes / ranks, rounds * nbytes / ranks, rounds, rounds)
 
@@ -95,7 +94,6 @@ class RingAllReduce(ExchangeModel):
     sums: ClassVar[bool] = True
 
     def phases(self, payload: Payload, ranks: int) -> tuple[Phase, ...]:
-        """Return one all-reduce of all values."""
         return (ring_all_reduce(payload.value_bytes, ranks),)
 
     def buffers(self, payload: Payload, ranks: int) -> float:
@@ -118,11 +116,9 @@ class GatheredFrames(ExchangeModel):
     slots: ClassVar[bool] = True
 
     def phases(self, payload: Payload, ranks: int) -> tuple[Phase, ...]:
-        """Return one all-gather."""
         return (ring_all_gather(payload.nbytes, ranks),)
 
     def buffers(self, payload: Payload, ranks: int) -> float:
-        """Return the bytes of the frames of all ranks, and of a rank's own."""
         return (ranks + 1) * payload.nbytes
 
 
@@ -152,7 +148,6 @@ class SharedPositions(ExchangeModel):
         )
 
     def buffers(self, payload: Payload, ranks: int) -> float:
-        """Return the bytes of positions and values."""
         return payload.nbytes + payload.value_bytes
 
 
@@ -189,7 +184,6 @@ class SparseReduceScatter(ExchangeModel):
         return 2 * payload.nbytes + 4 * payload.numel / ranks + sums
 
     def _sums(self, payload: Payload, ranks: int) -> Payload:
-        """Return the sums of one range that are sent."""
         piece = payload.range(ranks)
         return dataclasses.replace(piece, entries=min(float(piece.numel), _SUMS * piece.entries))
 

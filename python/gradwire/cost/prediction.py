@@ -94,7 +94,6 @@ class _Core:
         self._given.append((at, seconds))
 
     def work(self, seconds: float) -> None:
-        """Work for ``seconds``, without interrupts."""
         end = self.now + seconds
         while self._taken < len(self._given) and self._given[self._taken][0] <= end:
             end += self._given[self._taken][1]

@@ -271,7 +271,6 @@ def _generator(format: Float) -> np.random.Generator | None:
 def _rounded(
     format: Float, x: NDArray[Any], random: np.random.Generator | None
 ) -> NDArray[np.float64]:
-    """Return rounded values, as float64."""
     with np.errstate(over="ignore", invalid="ignore"):  # beyond float64, and NaN that signals
         x = x.astype(np.float64)
         unit = _binades(format, x)
@@ -318,7 +317,6 @@ def _floats(name: str, value: ArrayLike) -> NDArray[Any]:
 def _by_pieces(
     array: NDArray[Any], dtype: DTypeLike, function: Callable[[NDArray[Any]], NDArray[Any]]
 ) -> Any:
-    """Apply a function to an array, piece by piece."""
     flat, numbers = array.reshape(-1), np.empty(array.size, dtype)
     for at in range(0, flat.size, _PIECE):
         numbers[at : at + _PIECE] = function(flat[at : at + _PIECE])

@@ -84,7 +84,6 @@ def composition(
     indices: IndexCoding,
     exchange: Exchange,
 ) -> Codec:
-    """Return the codec with these parts."""
     return Codec(
         sparsify=sparsify, quantize=quantize, memory=memory, indices=indices, exchange=exchange
     )

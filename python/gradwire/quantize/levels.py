@@ -48,7 +48,6 @@ class Uniform(Quantizer):
 
     @property
     def contracts(self) -> bool:
-        """Whether the rounding error is smaller than the values."""
         # In squares of the distance of two levels, an entry has a variance of p (1 - p), p from the
         # lower one to the upper. That of a block is largest if p is 1/2 in all of it: with "l2"
         # block / (4 levels^2) of the squared norm, as long as that is below 1 (the paper's bound is
@@ -183,7 +182,6 @@ class Affine(Quantizer):
 
     @property
     def contracts(self) -> bool:
-        """Whether the error is smaller than the values."""
         # Nearest to a grid that has zero, nothing is further from its code than from zero. Else an
         # error is half a step at most (rounded randomly, a variance of a quarter of a squared one),
         # and a block may be one magnitude, half of its range, among zeros.

@@ -96,7 +96,6 @@ class RandomK(Sparsifier):
         super().__post_init__()
 
     def count(self, numel: int) -> int:
-        """Return the number of entries that every rank draws."""
         if self.ratio is not None:
             return min(max(1, math.floor(self.ratio * numel)), numel)
         assert self.k is not None

@@ -99,7 +99,6 @@ class _State:
         self.handle, self.policy = handle, policy
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the states; none of a single process."""
         to = None if self.accelerator.project_configuration.save_on_each_node else 0
         return {} if self.handle is None else rank_files.gathered(self.handle, to)
 

@@ -74,7 +74,6 @@ class Gram:
         require(self.count >= 1, "count must be at least 1, got {}", self.count)
 
     def __repr__(self) -> str:
-        """Shape and count."""
         return f"Gram({self.matrix.shape}, of {self.count} inputs)"
 
     @property

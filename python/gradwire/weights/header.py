@@ -156,7 +156,6 @@ class RawTensor:
         )
 
     def __repr__(self) -> str:
-        """Dtype, shape and bytes."""
         return f"RawTensor({self.dtype!r}, {self.shape}, {self.nbytes} bytes)"
 
     @property

@@ -216,7 +216,6 @@ def _checked(array: Any, shape: tuple[int, ...], of: object) -> NDArray[Any]:
 
 
 def check_more(quantize: Affine, more: Sequence[int]) -> int:
-    """Return the number of further bits."""
     few = not isinstance(more, int) and len(more) <= 1
     require(few, "more must be a sequence of at most one number of bits, got {!r}", more)
     if not more:

@@ -60,7 +60,6 @@ class Packed:
         require(fits, "{} bytes of {} further bits", have, self.more, kind=corrupt)
 
     def __repr__(self) -> str:
-        """Shape, dtype and bits."""
         return f"Packed({self.shape}, {self.dtype}, {self.bits_per_weight:.2f} bits a weight)"
 
     def __reduce__(self) -> tuple[Any, ...]:

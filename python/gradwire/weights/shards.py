@@ -64,7 +64,6 @@ class Shards(Mapping[str, Tensor]):
             self.metadata.update(file.metadata)
 
     def __getitem__(self, name: str) -> Tensor:
-        """See `File`."""
         return self._of[name][name]
 
     def raw(self, name: str) -> RawTensor:

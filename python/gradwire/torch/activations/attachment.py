@@ -166,7 +166,6 @@ class PackedActivations:
             torch._dynamo.reset()
 
     def _start(self, *arguments: object) -> None:
-        """Begin a pass, before the model's forward."""
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             _end_interrupted_calls()
             if self._calls.begin_root(_current()):
@@ -186,7 +185,6 @@ class PackedActivations:
         inputs: tuple[object, ...],
         named: dict[str, object],
     ) -> None:
-        """Pack, from here on, what a module saves."""
         if torch.compiler.is_compiling():
             _refuse()
         # In a backward pass a checkpoint runs layers again, whose tensors are read at once.

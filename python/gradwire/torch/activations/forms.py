@@ -75,7 +75,6 @@ class Encoder:
 
 
 def peak_of(x: torch.Tensor) -> float:
-    """Return the largest magnitude in a tensor; NaN if it has one."""
     # Some devices have no aminmax.
     low, high = x.aminmax() if x.is_cpu else (x.amin(), x.amax())
     return float(torch.maximum(-low, high))
@@ -144,15 +143,12 @@ class Bits:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in packed form."""
         return self._bits.nbytes
 
     def chosen(self) -> torch.Tensor:
-        """Return which entries are chosen."""
         return self._unpacked().to(torch.bool)
 
     def values(self) -> torch.Tensor:
-        """Return the entries, one-dimensional."""
         if self._dtype is torch.bool:
             return self.chosen()
         return looked_up(torch.tensor(self._values, dtype=self._dtype), self._unpacked())
@@ -214,11 +210,9 @@ class Groups:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in packed form."""
         return self._codes.nbytes + sum(each.nbytes for each in self._scale or ())
 
     def values(self) -> torch.Tensor:
-        """Return the entries, one-dimensional."""
         values, shape = self._codes.values(), self._shape
         if self._scale is not None:
             centre, half = self._scale
@@ -241,5 +235,4 @@ class Shape:
         self._numel, self._dtype, self._device = like.numel(), like.dtype, like.device
 
     def values(self) -> torch.Tensor:
-        """Return the entries, one-dimensional."""
         return torch.empty(self._numel, dtype=self._dtype, device=self._device)

@@ -90,15 +90,12 @@ class Tally:
         self.reset()
 
     def reset(self) -> None:
-        """Start from zero."""
         self.saved, self.kept, self._left = 0, 0, dict[str, int]()
 
     def leave(self, reason: str, nbytes: int) -> None:
-        """Count a tensor that is not packed."""
         self._left[reason] = self._left.get(reason, 0) + nbytes
         self.kept += nbytes
 
     def row(self, name: str, kind: str, bits: int) -> ModuleActivations:
-        """Return the counts as a row of the report."""
         left = dict(self._left)
         return ModuleActivations(name, kind, bits, self.saved, self.kept, left)

@@ -41,7 +41,6 @@ class Origin:
         self._forms: dict[Any, weakref.ref[Form]] = {}
 
     def form(self, key: Any) -> Form | None:
-        """Return a packed form of the tensor, if it still exists."""
         found = self._forms.get(key)
         return None if found is None else found()
 

@@ -40,7 +40,6 @@ class Slope(NamedTuple):
     domain: tuple[float, float] = (-float("inf"), float("inf"))
 
     def of(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the slopes at values, in their dtype."""
         return self.backward(torch.ones_like(x), x, *self.arguments)
 
     def form(self, flat: torch.Tensor, encoder: Encoder) -> Form | str:
@@ -79,7 +78,6 @@ class Slopes:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in packed form."""
         return self._codes.nbytes + (0 if self._above is None else self._above.nbytes)
 
     def values(self) -> torch.Tensor:

@@ -124,7 +124,6 @@ def cached(folder: Path | None = None) -> list[Built]:
 
 
 def _folder(architectures: Sequence[str], compiler: str) -> str:
-    """Return the folder name of a build, which contains its architectures."""
     return "-".join([_key((), ""), *architectures, _key(architectures, compiler)])
 
 
@@ -142,7 +141,6 @@ def capabilities() -> tuple[Capability, ...]:
 
 
 def names(of: Sequence[Capability]) -> tuple[str, ...]:
-    """Return the architectures of GPUs."""
     return tuple(f"{major}{minor}" for major, minor in of)
 
 
@@ -170,7 +168,6 @@ class Toolkit:
     libraries: tuple[Path, ...] = ()
 
     def version(self) -> str:
-        """Return the version text of the compiler."""
         return run([str(self.nvcc), "--version"])
 
 
@@ -260,7 +257,6 @@ def build(
     tell: Callable[[str, float], object],
     link: Link,
 ) -> Path:
-    """Compile for `build_cuda`, and link as asked."""
     toolkit = find_toolkit()
     chosen = tuple(architectures or names(capabilities()) or ARCHITECTURES)
     root = Path(folder) if folder is not None else cache_folder()

@@ -231,13 +231,11 @@ class FragmentExchanges:
             untrained.align_shared(channel, source, held, new=new)
 
     def means(self) -> list[torch.Tensor]:
-        """Return the averages to be applied."""
         return [mean for flight in self._flying for mean in (flight.means or {}).values()]
 
     # Figures ----------------------------------------------------------------------------------
 
     def figures(self) -> tuple[float, float, int]:
-        """Return bytes sent, seconds waited, and exchanges started."""
         return self._before + self._sent(), self._waited, self._exchanges
 
     def _sent(self) -> float:
@@ -265,7 +263,6 @@ class FragmentExchange:
 
     @property
     def arrived(self) -> bool:
-        """Whether its averages or its failure have arrived."""
         return self.means is not None or self.failure is not None
 
     def settle(self) -> None:

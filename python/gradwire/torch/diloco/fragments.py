@@ -39,12 +39,10 @@ class Timetable:
             )
 
     def sent_at(self, number: int) -> int:
-        """Return the inner step after which an exchange starts."""
         turn, fragment = divmod(number, self.fragments)
         return turn * self.inner_steps + (fragment + 1) * self.inner_steps // self.fragments
 
     def applied_at(self, number: int) -> int:
-        """Return the inner step after which its result is applied."""
         return self.sent_at(number) + self.delay
 
 

@@ -88,7 +88,6 @@ class ElasticRanks:
         raise ValueError("with a membership, each rank passes its own: DiLoCo(..., state_dict=)")
 
     def leave(self) -> None:
-        """Leave the other ranks."""
         self._membership.leave()
 
     def form(self) -> None:
@@ -210,7 +209,6 @@ class StaticRanks:
         self.flights.restore()
 
     def advance(self) -> None:
-        """Make the exchanges that are due."""
         while self.flights.advance():
             pass
 

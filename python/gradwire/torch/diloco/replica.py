@@ -66,7 +66,6 @@ class FragmentState:
 
     @torch.no_grad()
     def write(self, flat: torch.Tensor) -> None:
-        """Set this rank's own parameters."""
         for record, values in self.split(flat):
             record.tensor.copy_(values)
 
@@ -213,7 +212,6 @@ class Replica:
 
     @property
     def parts(self) -> list[FragmentState]:
-        """All parts of all fragments."""
         return [part for fragment in self.fragments for part in fragment]
 
     @property
@@ -231,7 +229,6 @@ class Replica:
             each.state = new_state(each, rank)
 
     def load(self, tensors: Shared) -> None:
-        """Take over shared parameters and momentum of a checkpoint."""
         for part in self.parts:
             part.shared.copy_(part.flat(tensors["shared"]))
             if part.velocity is not None:
@@ -245,7 +242,6 @@ class Replica:
         return found
 
     def steps(self) -> dict[str, int]:
-        """Return how often each parameter was encoded."""
         return {name: each.state.step for name, each in self.compressed.items()}
 
     def set_encode_counts(self, every: Sequence[Mapping[str, int]]) -> None:
@@ -257,7 +253,6 @@ class Replica:
             each.limit.reset()
 
     def residual_norm(self) -> float | None:
-        """Return the norm over all residuals."""
         norms = [each.state.residual_norm for each in self.compressed.values()]
         known = [norm for norm in norms if norm is not None]
         return math.hypot(*known) if known else None

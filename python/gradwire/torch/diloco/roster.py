@@ -89,7 +89,6 @@ class Roster:
             raise ValueError(f"{type(error).__name__}: {error}") from None
 
     def text(self) -> bytes:
-        """Return it as text."""
         return json.dumps({"version": VERSION, **asdict(self)}).encode()
 
     def joined(self, name: str, waiting: Waiting, settings: Mapping[str, str]) -> "Roster":
@@ -184,7 +183,6 @@ class Generation:
     host: str | None = None  # that of `Gloo`
 
     def transport(self) -> Gloo:
-        """Return the transport that connects all members."""
         size = len(self.members)
         return Gloo(self.connect(), self.rank, size, self.timeout, self.secret, self.host)
 

@@ -125,7 +125,6 @@ class StoreClient:
             ) from None
 
     def store(self) -> Store:
-        """Open another connection, for the caller's exclusive use."""
         return self.call(lambda _: self._connect(timedelta(seconds=self._timeout)))
 
     def end(self, act: Callable[[Store], Any] | None = None) -> None:
@@ -223,7 +222,6 @@ class Heartbeat:
 
     @property
     def age(self) -> float:
-        """Seconds since the roster was read."""
         return float("inf") if self.at is None else time.monotonic() - self.at
 
     def look(self, store: Store) -> Roster:

@@ -155,7 +155,6 @@ class UntrainedTensors:
 
 
 def bits_of(tensor: torch.Tensor) -> memoryview:
-    """Return the bytes of a tensor."""
     flat = tensor.detach().cpu().contiguous().view(-1)
     return flat.view(torch.uint8).numpy().data
 

@@ -153,7 +153,6 @@ class Calibration(Mapping[str, Gram]):
         self._batch = _Batch(args, kwargs, torch.autocast(kind, dtype, enabled))
 
     def _end_batch(self, *_: Any) -> None:
-        """Keep a batch that was run completely."""
         batch, self._batch = self._batch, None
         if batch is not None:
             self._batches.append(batch)
@@ -212,7 +211,6 @@ class Calibration(Mapping[str, Gram]):
         return self._loaded[name] + own if name in self._loaded else own
 
     def __repr__(self) -> str:
-        """Return the numbers of weights, for `print`."""
         return f"Calibration({len(self)} weights seen, {len(self.unseen)} unseen)"
 
     def pair(

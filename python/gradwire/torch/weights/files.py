@@ -86,14 +86,12 @@ def _saved(slot: Slot) -> Packed | RawTensor:
 
 
 def dense(slot: Slot) -> RawTensor:
-    """Return the bytes of a tensor that is not packed."""
     if isinstance(slot.value, PackedWeight):
         raise TypeError(f"{slot.name!r} is packed: checkpoints are for models in training")
     return raw_of(slot.plain(), slot.name)
 
 
 def raw_of(value: torch.Tensor, name: str) -> RawTensor:
-    """Return the bytes of a tensor; on the CPU both share memory if it is contiguous."""
     check_dense(value, name)
     names = [name for name, dtype in DTYPES.items() if dtype is value.dtype]
     if not names:

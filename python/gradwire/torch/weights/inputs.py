@@ -34,12 +34,10 @@ class Inputs:
 
     @property
     def samples(self) -> int:
-        """Number of inputs."""
         return math.prod(self.rows.shape[: self.dims])
 
     @property
     def width(self) -> int:
-        """Entries of one input."""
         return math.prod(self.rows.shape[self.dims + 1 :])
 
     def precision(self, name: str) -> torch.dtype:
@@ -92,7 +90,6 @@ class Sum:
         return Sum(*(a + b.to(a.device) for a, b in zip(mine, others, strict=True)))
 
     def gram(self) -> Gram:
-        """Return the Gram matrix, on the host."""
         count = int(self.count.max())
         even = (self.matrix + self.matrix.mT).mul_(0.5)  # products may differ in a last bit
         matrix, mean = even.cpu().numpy(), self.total.cpu().numpy() / count

@@ -26,7 +26,6 @@ class PackedModule(nn.Module):
     _base: Any
 
     def extra_repr(self) -> str:
-        """Return what `print` shows in the parentheses."""
         names = sorted(self._weights, key="weight".__eq__)
         held = [f"{'' if n == 'weight' else f'{n}: '}{self._weights[n]}" for n in names]
         return ", ".join(filter(None, [super().extra_repr(), *held]))
@@ -234,7 +233,6 @@ class PackedConv1D(PackedMatrix):
     __repr__ = nn.Module.__repr__  # Conv1D has its own, without the bits
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return ``x W + b``, of shape (..., out) and x's dtype."""
         return self._times(x, "float32", transposed=True)
 
 

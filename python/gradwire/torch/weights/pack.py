@@ -174,7 +174,6 @@ class _Packer:
         self._tried: dict[tuple[Slot, Affine], _Outcome] = {}
 
     def pack(self, grids: Mapping[Slot, Affine]) -> dict[Slot, _Outcome]:
-        """Pack weights, and return them in the given order."""
         if self._seen is None or not self._seen.sequential:
             return {slot: self._outcomes(slot, [grid])[0] for slot, grid in grids.items()}
         outcomes: dict[Slot, _Outcome] = {}
@@ -279,7 +278,6 @@ class _Packer:
         )
 
     def warn(self, packed: Iterable[Slot]) -> None:
-        """Warn of layers with few inputs in the calibration."""
         names = () if self._seen is None else self._seen.unseen
         unseen = [slot.name for slot in packed if slot.name in names]
         few = [slot.name for slot in packed if slot in self._few]
@@ -311,7 +309,6 @@ def _listed(names: Sequence[str]) -> str:
 
 @contextlib.contextmanager
 def _replaced(slot: Slot, packed: Packed) -> Iterator[None]:
-    """Replace a weight's values by packed ones within a block."""
     assert isinstance(slot.value, torch.Tensor)
     before = slot.value.detach().clone()
     try:

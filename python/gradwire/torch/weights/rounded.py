@@ -72,14 +72,12 @@ def round_parameter(module: nn.Module, name: str, how: tuple[Any, ...]) -> None:
 
 
 def release(module: nn.Module, name: str) -> None:
-    """Make a module read a parameter unrounded again."""
     if is_rounded(module, name):
         before = getattr(module, _HOW)
         _change(module, {other: how for other, how in before.items() if other != name})
 
 
 def is_rounded(module: nn.Module, name: str) -> bool:
-    """Tell whether a module reads a parameter rounded."""
     return isinstance(module, _Rounded) and name in module._names
 
 

@@ -31,13 +31,11 @@ class Slot:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the values."""
         value = self.value
         return tuple(value.shape if isinstance(value, torch.Tensor) else value.packed.shape)
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the values."""
         if isinstance(self.value, torch.Tensor):
             return self.value.dtype
         ((module, _), *_) = self.owners
@@ -52,7 +50,6 @@ class Slot:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in the present form."""
         value = self.value
         return int(value.nbytes if isinstance(value, torch.Tensor) else value.packed.nbytes)
 
@@ -106,7 +103,6 @@ class Slot:
         self.replace(new)
 
     def replace(self, tensor: torch.Tensor) -> None:
-        """Set another tensor in all modules."""
         for module, attribute in self.owners:
             setattr(module, attribute, tensor)
 

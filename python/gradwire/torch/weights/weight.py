@@ -36,7 +36,6 @@ class PackedWeight:
         self.set(packed, device)
 
     def set(self, packed: Packed, device: torch.device | str) -> None:
-        """Replace the tensor, or move to another device."""
         frame = as_tensor(packed.joined())
         exponent = int(frame[10:12].view(torch.int16))
         self.packed, self.frame = packed, frame.to(device)
@@ -119,7 +118,6 @@ def packed_name(dtype: torch.dtype) -> str:
 
 
 def rows_of(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Return a shape as (rows, columns)."""
     return (shape[0], math.prod(shape[1:])) if shape else (1, 1)
 
 
@@ -175,7 +173,6 @@ class WeightView(torch.Tensor):
 
     @classmethod
     def of(cls, values: torch.Tensor, refusal: str, source: Any = None) -> Self:
-        """Return a view of values that are there."""
         made = cls(values, values.device, lambda: values, refusal, source)
         made._known = values
         return made
@@ -268,7 +265,6 @@ def _version(values: torch.Tensor) -> int:
 
 
 def _shared(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Tell whether tensors share memory."""
     try:
         return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
     except NotImplementedError:  # within torch.func
