@@ -13,6 +13,7 @@ from datetime import timedelta
 from functools import partial
 
 from gradwire import _validate
+from gradwire._validate import require
 from gradwire.torch.diloco.roster import Generation, Roster, Waiting
 from gradwire.torch.diloco.store_client import Heartbeat, StoreClient, connector, is_local, split
 from gradwire.torch.errors import MembershipError
@@ -81,11 +82,11 @@ class Membership:
         min_size: int = 1,
         patience: timedelta = timedelta(minutes=30),
     ) -> None:
-        if not isinstance(name, str) or not name:
-            raise ValueError(f"name must be the name of the run, got {name!r}")
+        named = isinstance(name, str) and name
+        require(named, "name must be the name of the run, got {!r}", name)
         for what, value in (("timeout", timeout), ("patience", patience)):
-            if not isinstance(value, timedelta) or value < timedelta(seconds=1):
-                raise ValueError(f"{what} must be a timedelta of at least a second, got {value!r}")
+            long = isinstance(value, timedelta) and value >= timedelta(seconds=1)
+            require(long, "{} must be a timedelta of at least a second, got {!r}", what, value)
         self.timeout = timeout
         self.min_size = _validate.integer("min_size", min_size, low=1)
         self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
@@ -109,8 +110,7 @@ class Membership:
 
         Raises a MembershipError if it does not answer, or has entries not signed with this token.
         """
-        if self._begun:
-            raise ValueError("a Membership is for one DiLoCo: make another one")
+        require(not self._begun, "a Membership is for one DiLoCo: make another one")
         self._begun = True
         watch = self._watch
         link = StoreClient(self._connect, watch.timeout, watch.interval, watch.look)
@@ -259,17 +259,18 @@ class Membership:
 def _secret(token: str | None, store: object) -> Secret | None:
     """Return the secret of a token, given or in the environment; None if none is needed."""
     make = 'python -c "import secrets; print(secrets.token_hex())" makes one'
-    given = os.environ.get(_TOKEN) if token is None else token
-    if given is None:
-        if isinstance(store, str) and not is_local(split(store)[0]):
-            raise ValueError(
-                f"others may reach a store at {store}: give all ranks the same token, with the "
-                f"environment variable {_TOKEN} or token=; {make}"
-            )
+    token = os.environ.get(_TOKEN) if token is None else token
+    if token is None:
+        require(
+            not isinstance(store, str) or is_local(split(store)[0]),
+            "others may reach a store at {}: give all ranks the same token, with the environment "
+            "variable {} or token=; {}",
+            *(store, _TOKEN, make),
+        )
         return None
-    if len(given) < _LEAST:
-        raise ValueError(f"token must have at least {_LEAST} characters, got {len(given)}; {make}")
-    return Secret(given.encode())
+    facts = (_LEAST, len(token), make)
+    require(len(token) >= _LEAST, "token must have at least {} characters, got {}; {}", *facts)
+    return Secret(token.encode())
 
 
 def _without(watch: Heartbeat, store: Store) -> Roster:

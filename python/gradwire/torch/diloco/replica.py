@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gradwire._validate import require
 from gradwire.schedule import Constant
 from gradwire.torch.diloco.fragments import OuterOptimizer, Timetable
 from gradwire.torch.diloco.untrained import UntrainedTensors, bits_of
@@ -109,11 +110,12 @@ class Replica:
     ) -> None:
         codec = as_codec(codec, "DiLoCo()")
         check_frames(codec, "DiLoCo()")
-        if codec.memory.updates:
-            raise ValueError(
-                f"{codec.memory!r} turns gradients into steps, and the sum of inner steps is "
-                "already a step: choose a codec with a Residual"
-            )
+        require(
+            not codec.memory.updates,
+            "{!r} turns gradients into steps, and the sum of inner steps is already a step: choose "
+            "a codec with a Residual",
+            codec.memory,
+        )
         outer.check(codec)
         self.codec = codec
         self.outer = outer
@@ -140,7 +142,9 @@ class Replica:
                 BucketContents([self.records[row] for row in each], torch.float32, counters, each)
                 for each in devices.values()
             ]
-            self.fragments.append([FragmentState(each, outer.momentum > 0) for each in buckets])
+            self.fragments.append(
+                [FragmentState(each, outer.outer_momentum > 0) for each in buckets]
+            )
         shapes = [
             (each.name, tuple(each.tensor.shape), str(each.tensor.dtype)) for each in self.records
         ]
@@ -150,7 +154,7 @@ class Replica:
             "buffers or frozen parameters": checksum(self.untrained.settings),
             "fragments": checksum([list(names) for names in groups]),
             "min_numel or min_ndim": checksum(sorted(dense)),
-            "outer optimizer": (outer.lr, outer.momentum, outer.nesterov),
+            "outer optimizer": (outer.outer_lr, outer.outer_momentum, outer.nesterov),
             "inner_steps": timetable.inner_steps,
             "delay": timetable.delay,
         }
@@ -162,23 +166,23 @@ class Replica:
         Raises a TypeError or ValueError for a wrapped module, or parameters that cannot be
         averaged.
         """
-        if isinstance(model, torch.nn.parallel.DistributedDataParallel):
-            raise TypeError(
-                "DiLoCo() takes the plain module: DistributedDataParallel would average every "
-                "gradient; pass model.module"
-            )
+        require(
+            not isinstance(model, torch.nn.parallel.DistributedDataParallel),
+            "DiLoCo() takes the plain module: DistributedDataParallel would average every "
+            "gradient; pass model.module",
+            kind=TypeError,
+        )
         named = {
-            name.replace("_orig_mod.", ""): each
-            for name, each in model.named_parameters()
-            if each.requires_grad
+            name.replace("_orig_mod.", ""): parameter
+            for name, parameter in model.named_parameters()
+            if parameter.requires_grad
         }
-        if not named:
-            raise ValueError("the model has no parameters that require gradients")
-        for name, each in named.items():
-            if each.is_meta:
-                raise ValueError(f"parameter {name!r} is on {each.device}: it has no values")
-            if not each.is_floating_point():
-                raise TypeError(f"parameter {name!r} is {each.dtype}, expected real numbers")
+        require(named, "the model has no parameters that require gradients")
+        for name, parameter in named.items():
+            is_real, dtype = parameter.is_floating_point(), parameter.dtype
+            require(not parameter.is_meta, "parameter {!r} is on meta: it has no values", name)
+            message = "parameter {!r} is {}, expected real numbers"
+            require(is_real, message, name, dtype, kind=TypeError)
         return named
 
     def check(self) -> None:
@@ -186,21 +190,20 @@ class Replica:
 
         Warns if a parameter that is exchanged has been frozen.
         """
-        ours = {id(each.tensor): each.name for each in self.records}
-        every = {id(each): (name, each) for name, each in self._model.named_parameters()}
-        more = [
-            name for key, (name, each) in every.items() if each.requires_grad and key not in ours
-        ]
-        gone = [name for key, name in ours.items() if key not in every]
-        if more or gone:
-            what = "are trained" if more else "have been replaced or removed"
-            raise ValueError(
-                f"the parameters of the model have changed since DiLoCo(): {more or gone} {what}, "
-                "and are not exchanged. Call restore() for the shared parameters, close() this "
-                "DiLoCo, and make another one for the model as it is now, on all ranks at the same "
-                "step, at best right after an exchange"
-            )
-        frozen = [name for key, name in ours.items() if not every[key][1].requires_grad]
+        ours = {id(slot.tensor): slot.name for slot in self.records}
+        names = {id(tensor): name for name, tensor in self._model.named_parameters()}
+        trained = {id(each) for each in self._model.parameters() if each.requires_grad}
+        more = [names[key] for key in names if key in trained - ours.keys()]
+        gone = [name for key, name in ours.items() if key not in names]
+        require(
+            not more and not gone,
+            "the parameters of the model have changed since DiLoCo(): {} {}, and are not "
+            "exchanged. Call restore() for the shared parameters, close() this DiLoCo, and make "
+            "another one for the model as it is now, on all ranks at the same step, at best right "
+            "after an exchange",
+            *(more or gone, "are trained" if more else "have been replaced or removed"),
+        )
+        frozen = [name for key, name in ours.items() if key not in trained]
         if frozen and not self._warned:
             self._warned = True
             warn(
@@ -236,10 +239,10 @@ class Replica:
 
     def bits(self, pending: Iterable[torch.Tensor] = ()) -> int:
         """Return a checksum of the shared tensors, and of averages to be applied."""
-        found = 0
-        for each in (*self.shared(), *pending):
-            found = zlib.crc32(bits_of(each), found)
-        return found
+        total = 0
+        for tensor in (*self.shared(), *pending):
+            total = zlib.crc32(bits_of(tensor), total)
+        return total
 
     def steps(self) -> dict[str, int]:
         return {name: each.state.step for name, each in self.compressed.items()}

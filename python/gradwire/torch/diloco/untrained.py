@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from gradwire._validate import refuse_type, require
 from gradwire.torch.engine.parameter import plain_names
 from gradwire.torch.transport import Channel
 
@@ -102,10 +103,10 @@ class UntrainedTensors:
         self._changed |= {
             name for name, each in own.items() if self._begun.get(name) != _checksum(each)
         }
-        found = {
+        tensors = {
             name: each.clone() if name in self._changed else each for name, each in own.items()
         }
-        return found, frozenset(self._changed)
+        return tensors, frozenset(self._changed)
 
     @torch.no_grad()
     def average(self, channel: Channel, changes: Changes) -> dict[str, torch.Tensor]:
@@ -114,11 +115,11 @@ class UntrainedTensors:
         # "0": unchanged, "1": changed, "-": of another dtype or shape than on other ranks.
         mine = ("-" if name not in own else str(int(name in changed)) for name in self._kinds)
         every = channel.all_gather_object("".join(mine))
-        found = {}
+        averages = {}
         for name, *states in zip(self._kinds, *every, strict=True):
             if "1" not in states or "-" in states:
                 continue
-            found[name] = value = own[name].to("cpu", copy=True).contiguous()
+            averages[name] = value = own[name].to("cpu", copy=True).contiguous()
             if not value.is_floating_point() and not value.is_complex():
                 broadcast(channel, [value], 0)
                 continue
@@ -128,7 +129,7 @@ class UntrainedTensors:
             for piece in torch.split(total, _PIECE // total.element_size()):
                 channel.all_reduce(piece).wait()
             real.copy_(total.div_(channel.size).view(real.shape))
-        return found
+        return averages
 
     # The shared model -------------------------------------------------------------------------
 
@@ -144,13 +145,13 @@ class UntrainedTensors:
     def read(self, saved: Any) -> dict[str, torch.Tensor]:
         """Return averages of a checkpoint; raise an error unless they are of this model."""
         if not isinstance(saved, Mapping):
-            raise TypeError(f"untrained tensors must be a dict, got {type(saved).__name__}")
-        for name, each in saved.items():
-            if not isinstance(each, torch.Tensor) or self._kinds.get(name) != _kind(each):
-                raise ValueError(
-                    f"{name!r} is {self._kinds.get(name, 'no buffer or frozen parameter')} in this "
-                    f"model, but {_kind(each)} in the checkpoint"
-                )
+            refuse_type("untrained tensors", "a dict", saved)
+        for name, value in saved.items():
+            here = self._kinds.get(name, "no buffer or frozen parameter")
+            there = _kind(value)
+            fits = isinstance(value, torch.Tensor) and here == there
+            message = "{!r} is {} in this model, but {} in the checkpoint"
+            require(fits, message, name, here, there)
         return dict(saved)
 
 

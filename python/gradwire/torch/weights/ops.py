@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from gradwire import _native
+from gradwire._validate import require
 from gradwire.torch import cells, ops
 from gradwire.torch.backends import BackendInUse
 
@@ -52,8 +53,7 @@ def backend(device: torch.device | str | int) -> BackendInUse:
         The device is ``"meta"``, which has no values.
     """
     kind = torch.device(device).type
-    if kind == "meta":
-        raise ValueError("tensors on meta have no values to multiply")
+    require(kind != "meta", "tensors on meta have no values to multiply")
     if kind == "cpu":
         return BackendInUse("cpu", "packed weights are read in place")
     return BackendInUse(
@@ -64,18 +64,16 @@ def backend(device: torch.device | str | int) -> BackendInUse:
 
 
 def _check(x: torch.Tensor, frame: torch.Tensor, width: int) -> None:
-    if x.dtype not in FLOATS:
-        raise TypeError(
-            f"x must have dtype {', '.join(map(str, FLOATS))}, got {x.dtype}: packed weights "
-            "multiply floating-point numbers"
-        )
-    if x.device != frame.device:
-        raise ValueError(
-            f"x is on {x.device} and the packed weights are on {frame.device}: move one of them "
-            "with .to()"
-        )
-    if x.dim() == 0 or x.shape[-1] != width:
-        raise ValueError(f"x must have shape (..., {width}), got {tuple(x.shape)}")
+    message = "x must have dtype float32, float64, float16 or bfloat16, got {}"
+    require(x.dtype in FLOATS, message, x.dtype, kind=TypeError)
+    _check_device("x", x, frame)
+    fits = x.dim() > 0 and x.shape[-1] == width
+    require(fits, "x must have shape (..., {}), got {}", width, tuple(x.shape))
+
+
+def _check_device(name: str, x: torch.Tensor, frame: torch.Tensor) -> None:
+    message = "{} is on {} and the packed weights are on {}: move one of them with .to()"
+    require(x.device == frame.device, message, name, x.device, frame.device)
 
 
 def _linear(
@@ -96,19 +94,19 @@ def _linear(
     shape = (*x.shape[:-1], wide)
     if flat <= FEW and x.dtype is not torch.float64 and not transposed:
         out = torch.empty((flat, rows), dtype=torch.float32, device="cpu")
-        given = x.to(torch.float32).reshape(flat, cols).contiguous()
-        _native.packed_linear(frame.numpy(), rows, cols, given.numpy(), out.numpy(), activations)
+        array = x.to(torch.float32).reshape(flat, cols).contiguous().numpy()
+        _native.packed_linear(frame.numpy(), rows, cols, array, out.numpy(), activations)
         return out.view(shape).to(x.dtype)
-    given = (x.to(torch.float32) if x.dtype is torch.float16 else x).reshape(flat, width)
+    inputs = (x.to(torch.float32) if x.dtype is torch.float16 else x).reshape(flat, width)
     # Sums over tiles of products of bfloat16 are of float32.
-    kind = torch.promote_types(given.dtype, torch.float32) if transposed else given.dtype
+    kind = torch.promote_types(inputs.dtype, torch.float32) if transposed else inputs.dtype
     out = (torch.zeros if transposed else torch.empty)((flat, wide), dtype=kind, device="cpu")
     with torch.autocast("cpu", enabled=False):
-        for start, tile in _tiles(frame, rows, cols, given.dtype):
+        for start, tile in _tiles(frame, rows, cols, inputs.dtype):
             if transposed:
-                out += given[:, start : start + len(tile)] @ tile
+                out += inputs[:, start : start + len(tile)] @ tile
             else:
-                torch.mm(given, tile.T, out=out[:, start : start + len(tile)])
+                torch.mm(inputs, tile.T, out=out[:, start : start + len(tile)])
     return out.view(shape).to(x.dtype)
 
 
@@ -139,13 +137,9 @@ def _rows(
 def _check_indices(indices: torch.Tensor | None, frame: torch.Tensor) -> None:
     if indices is None:
         return
-    if indices.dtype not in (torch.int64, torch.int32):
-        raise TypeError(f"indices must have dtype torch.int64 or int32, got {indices.dtype}")
-    if indices.device != frame.device:
-        raise ValueError(
-            f"indices are on {indices.device} and the packed weights are on {frame.device}: move "
-            "one of them with .to()"
-        )
+    dtype, message = indices.dtype, "indices must have dtype torch.int64 or int32, got {}"
+    require(dtype in (torch.int64, torch.int32), message, dtype, kind=TypeError)
+    _check_device("indices", indices, frame)
 
 
 def _tiles(
@@ -221,8 +215,8 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (frame,) = ctx.saved_tensors
-        found = product(gradient, frame, *ctx.of, "float32", not ctx.transposed)
-        return found, None, None, None, None, None, None
+        of_x = product(gradient, frame, *ctx.of, "float32", not ctx.transposed)
+        return of_x, None, None, None, None, None, None
 
     @staticmethod
     def jvp(ctx: Any, tangent: torch.Tensor, *_: object) -> torch.Tensor:
@@ -237,8 +231,8 @@ class _Product(torch.autograd.Function):
 def product(x: torch.Tensor, *of: Any) -> torch.Tensor:
     """Return ``packed_linear`` of these arguments; what records graphs gets the operator itself."""
     run = torch.ops.gradwire.packed_linear if in_graph() else _Product.apply
-    found: torch.Tensor = run(x, *of)
-    return found
+    y: torch.Tensor = run(x, *of)
+    return y
 
 
 def in_graph() -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
+from gradwire._validate import require
 from gradwire.frame import Frame
 from gradwire.torch.weights.ops import in_graph
 from gradwire.weights import Packed as Packed
@@ -48,10 +49,10 @@ class PackedWeight:
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the bytes for saving, by the suffix of the tensor's name."""
-        every = {"": self.packed.frame}
+        parts = {"": self.packed.frame}
         if self.packed.further is not None:
-            every[".more.0"] = self.packed.further
-        return {name: as_tensor(each).to(self.frame.device) for name, each in every.items()}
+            parts[".more.0"] = self.packed.further
+        return {suffix: as_tensor(data).to(self.frame.device) for suffix, data in parts.items()}
 
     def decoded(self, dtype: torch.dtype, row: int | None = None) -> torch.Tensor:
         """Return the decoded values, in the tensor's shape; or of one row, in ``shape[1:]``."""
@@ -85,13 +86,15 @@ class PackedWeight:
 
 def parse(tensors: list[torch.Tensor], like: Packed) -> Packed:
     """Return a packed tensor of saved bytes, which replaces one of the same shape and dtype."""
-    for each in tensors:
-        if each.dtype is not torch.uint8 or each.dim() != 1:
-            raise TypeError(
-                f"expected the bytes of a frame, torch.uint8 of one dimension, got {each.dtype} of "
-                f"shape {tuple(each.shape)}; a packed module takes no dense weight"
-            )
-    arrays = [each.detach().cpu().clone().numpy() for each in tensors]
+    for tensor in tensors:
+        require(
+            tensor.dtype is torch.uint8 and tensor.dim() == 1,
+            "expected the bytes of a frame, torch.uint8 of one dimension, got {} of shape {}; a "
+            "packed module takes no dense weight",
+            *(tensor.dtype, tuple(tensor.shape)),
+            kind=TypeError,
+        )
+    arrays = [tensor.detach().cpu().clone().numpy() for tensor in tensors]
     return from_bytes(like.shape, like.dtype, *arrays)
 
 
@@ -163,19 +166,19 @@ class WeightView(torch.Tensor):
         ``compute`` returns the values, or those of one row of the first dimension, whose number it
         gets; ``refusal`` is the error of writes: what the weight is, and what to do.
         """
-        made: WeightView = torch.Tensor._make_wrapper_subclass(
+        view: WeightView = torch.Tensor._make_wrapper_subclass(
             cls, like.shape, dtype=like.dtype, device=device
         )
-        made._compute, made._refusal, made._known, made.source = compute, refusal, None, source
+        view._compute, view._refusal, view._known, view.source = compute, refusal, None, source
         # `Module.get_parameter` and what ties weights ask for an nn.Parameter.
-        made._is_param = source is not None
-        return made
+        view._is_param = source is not None
+        return view
 
     @classmethod
     def of(cls, values: torch.Tensor, refusal: str, source: Any = None) -> Self:
-        made = cls(values, values.device, lambda: values, refusal, source)
-        made._known = values
-        return made
+        view = cls(values, values.device, lambda: values, refusal, source)
+        view._known = values
+        return view
 
     def values(self) -> torch.Tensor:
         """Return the values, a plain tensor; they are computed once."""
@@ -216,14 +219,14 @@ class WeightView(torch.Tensor):
             if _version(values) != version:  # as of `F.relu(w, inplace=True)`
                 raise ValueError(view._refusal)
 
-        def guarded(each: Any) -> Any:
-            if isinstance(each, np.ndarray):
-                each.flags.writeable = False
-            elif isinstance(each, torch.Tensor):
+        def guarded(value: Any) -> Any:
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False
+            elif isinstance(value, torch.Tensor):
                 for view, values in zip(views, known, strict=True):
-                    if _shared(each, values):
-                        return cls.of(each, view._refusal)
-            return each
+                    if _share_memory(value, values):
+                        return cls.of(value, view._refusal)
+            return value
 
         return tree_map(guarded, result) if type(result) in (tuple, list) else guarded(result)
 
@@ -264,7 +267,7 @@ def _version(values: torch.Tensor) -> int:
     return 0 if values.is_inference() else values._version
 
 
-def _shared(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
     try:
         return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
     except NotImplementedError:  # within torch.func
