@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire import _native, _plugins, _validate
+from gradwire._validate import require
 from gradwire.errors import CorruptFrameError, PluginError, UnsupportedFrameError
 from gradwire.extension import Quantizer, Sparsifier
 from gradwire.state import on_host
@@ -62,24 +63,21 @@ class SelectingCodec:
         values.flags.writeable = False
         step, name = (0, None) if state is None else (state.step, state.name)
         key = _seed(f"{step} {name or ''}", b"")  # the same on every rank
-        chosen = np.asarray(self._sparsify.select(values, step=step, key=key))
-        what = f"{type(self._sparsify).__name__}.select"
-        if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "iu"):
-            raise TypeError(
-                f"{what} must return integers of shape (count,), got {chosen.dtype} of shape "
-                f"{chosen.shape}"
-            )
-        if chosen.size and not (chosen.min() >= 0 and chosen.max() < values.size):
-            raise ValueError(
-                f"{what} must return positions in 0..{values.size - 1}, got "
-                f"{chosen.min()}..{chosen.max()}"
-            )
+        positions = np.asarray(self._sparsify.select(values, step=step, key=key))
+        what, count = f"{type(self._sparsify).__name__}.select", positions.size
+        require(
+            positions.ndim == 1 and (not count or positions.dtype.kind in "iu"),
+            "{} must return integers of shape (count,), got {} of shape {}",
+            *(what, positions.dtype, positions.shape),
+            kind=TypeError,
+        )
+        low, high = (positions.min(), positions.max()) if count else (0, -1)
+        message = "{} must return positions in 0..{}, got {}..{}"
+        require(low >= 0 and high < values.size, message, what, values.size - 1, low, high)
         most = self._sparsify.max_count(values.size)
-        if chosen.size > most:
-            raise ValueError(
-                f"{what} must return at most max_count = {most} positions, got {chosen.size}"
-            )
-        return np.ascontiguousarray(chosen, np.uint32)
+        message = "{} must return at most max_count = {} positions, got {}"
+        require(count <= most, message, what, most, count)
+        return np.ascontiguousarray(positions, np.uint32)
 
 
 class Values:
@@ -110,11 +108,13 @@ class Values:
         except TypeError:
             raise _Unusable(f"must return bytes, got {type(code).__name__}") from None
         most = -(-values.size * self.bits // 8) + 64
-        if not values.size <= 8 * len(data) <= 8 * most:
-            raise _Unusable(
-                f"must return 1 to {self.bits} bits per value, and 64 bytes: at most {most} bytes "
-                f"for {values.size} values, got {len(data)}"
-            )
+        require(
+            values.size <= 8 * len(data) <= 8 * most,
+            "must return 1 to {} bits per value, and 64 bytes: at most {} bytes for {} values, got "
+            "{}",
+            *(self.bits, most, values.size, len(data)),
+            kind=_Unusable,
+        )
         return data
 
 
@@ -162,8 +162,8 @@ def _values(cls: type[Quantizer], data: bytes, count: int) -> NDArray[np.float32
         name = type(values).__name__
         got = f"{name} of {values.dtype}" if isinstance(values, np.ndarray) else name
         raise _Unusable(f"must return an array of float32, got {got}", wrong_type=True)
-    if values.shape != (count,):
-        raise _Unusable(f"must return an array of shape ({count},), got {values.shape}")
-    if not np.isfinite(values).all():
-        raise _Unusable("must return finite values")
+    shape = values.shape
+    right, message = shape == (count,), "must return an array of shape ({},), got {}"
+    require(right, message, count, shape, kind=_Unusable)
+    require(np.isfinite(values).all(), "must return finite values", kind=_Unusable)
     return np.ascontiguousarray(values)

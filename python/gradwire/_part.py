@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
-from gradwire._validate import Checked
+from gradwire._validate import Checked, refuse_type, require
 
 P = TypeVar("P", bound="Part")
 
@@ -29,16 +29,15 @@ class Part(Checked):
         super().__init_subclass__(**options)
         if "kind" not in cls.__dict__:
             return
-        missing = [name for name in cls._STATED if not _states(cls, name)]
-        if missing:
-            raise TypeError(f"{cls.__qualname__} must set {', '.join(missing)}")
+        missing = ", ".join(name for name in cls._STATED if not _states(cls, name))
+        require(not missing, "{} must set {}", cls.__qualname__, missing, kind=TypeError)
         cls._register()
 
     @classmethod
     def _register(cls) -> None:
         other = cls.KINDS.setdefault(cls.kind, cls)
-        if other is not cls:
-            raise TypeError(f"{cls.__qualname__}.kind is {cls.kind!r}, as of {other.__qualname__}")
+        names = (cls.__qualname__, cls.kind, other.__qualname__)
+        require(other is cls, "{}.kind is {!r}, as of {}", *names, kind=TypeError)
 
     def get_config(self) -> dict[str, Any]:
         """Return ``{"kind": ..., field: value, ...}``: plain, JSON-able, for `from_config`."""
@@ -64,14 +63,12 @@ class Part(Checked):
         TypeError
             A value of the wrong type.
         """
-        options = dict(config)
+        options, name = dict(config), cls.__name__
         kind = options.pop("kind", None)
-        if kind != cls.kind:
-            raise ValueError(
-                f"{cls.__name__} has kind {cls.kind!r}, but the configuration has {kind!r}"
-            )
-        if unknown := options.keys() - set(option_names(cls)):
-            raise ValueError(f"{cls.__name__} has no option {', '.join(sorted(unknown))}")
+        message = "{} has kind {!r}, but the configuration has {!r}"
+        require(kind == cls.kind, message, name, cls.kind, kind)
+        unknown = ", ".join(sorted(options.keys() - set(option_names(cls))))
+        require(not unknown, "{} has no option {}", name, unknown)
         return cls(**options)
 
     def for_shape(self, shape: Sequence[int]) -> Self:
@@ -121,10 +118,10 @@ def option_names(part: type[Part]) -> list[str]:
 def part_from_config(argument: str, config: object, kinds: Mapping[str, type[Part]]) -> Part:
     """Build the part whose kind the configuration names; `kinds` has the candidates."""
     if not isinstance(config, dict):
-        raise TypeError(f"{argument} must be a dict, got {config!r} ({type(config).__name__})")
+        refuse_type(argument, "a dict", config)
     kind: Any = config.get("kind")
-    if kind not in kinds:
-        raise ValueError(f"{argument} has kind {kind!r}, expected one of {', '.join(kinds)}")
+    known = ", ".join(kinds)
+    require(kind in kinds, "{} has kind {!r}, expected one of {}", argument, kind, known)
     return kinds[kind].from_config(config)
 
 
@@ -138,6 +135,6 @@ def check_part(argument: str, value: object, base: type[Part]) -> None:
     if isinstance(value, base) and hasattr(value, "kind"):
         return
     names = ", ".join(cls.__name__ for cls in own_parts(base))
-    given = value.__name__ if isinstance(value, type) else repr(value)
+    shown = value.__name__ if isinstance(value, type) else repr(value)
     hint = "; call the class" if isinstance(value, type) and issubclass(value, base) else ""
-    raise TypeError(f"{argument} must be one of gradwire.{argument}.{{{names}}}, got {given}{hint}")
+    raise TypeError(f"{argument} must be one of gradwire.{argument}.{{{names}}}, got {shown}{hint}")

@@ -149,8 +149,10 @@ def choice(name: str, value: object, allowed: Collection[str]) -> str:
     return value
 
 
-def keys(name: str, value: dict[str, Any], expected: Collection[str]) -> None:
-    """Raise a `ValueError` unless a dict has exactly the expected keys."""
+def keys(name: str, value: object, expected: Collection[str]) -> None:
+    """Raise a TypeError unless it is a dict, a ValueError unless it has exactly these keys."""
+    if not isinstance(value, dict):
+        refuse_type(name, "a dict", value)
     differences = {"no": set(expected) - value.keys(), "also": value.keys() - set(expected)}
     problems = [
         f"{how} {', '.join(sorted(map(str, names)))}" for how, names in differences.items() if names

@@ -19,6 +19,7 @@ import math
 from typing import ClassVar
 
 from gradwire._part import check_part
+from gradwire._validate import require
 from gradwire.cost.network import Network, Payload
 from gradwire.exchange import Exchange
 
@@ -229,11 +230,9 @@ def model_of(exchange: Exchange | ExchangeModel) -> ExchangeModel:
     if isinstance(exchange, ExchangeModel):
         return exchange
     check_part("exchange", exchange, Exchange)
-    model = MODELS.get(exchange.kind)
-    if model is None:
-        known = ", ".join(MODELS)
-        raise ValueError(f"the exchange {exchange.kind!r} has no cost model; known are {known}")
-    return model
+    kind, known = exchange.kind, ", ".join(MODELS)
+    require(kind in MODELS, "the exchange {!r} has no cost model; known are {}", kind, known)
+    return MODELS[kind]
 
 
 @dataclasses.dataclass(frozen=True)

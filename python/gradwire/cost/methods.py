@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Self
 
+from gradwire._validate import require
 from gradwire.cost.calibration import Calibration, CodecCost
 from gradwire.cost.exchanges import MODELS, ExchangeModel, PlainRing, model_of
 from gradwire.cost.network import Network, Payload, information_bits
@@ -151,9 +152,9 @@ def compressed(
     TypeError
         The exchange is none.
     """
-    if name not in calibration.codecs:
-        known = ", ".join(calibration.codecs) or "none"
-        raise ValueError(f"the calibration has no codec {name!r}, but {known}: calibrate again")
+    known = ", ".join(calibration.codecs) or "none"
+    message = "the calibration has no codec {!r}, but {}: calibrate again"
+    require(name in calibration.codecs, message, name, known)
     cost = calibration.codecs[name]
     own = exchange is None
     model = model_of(cost.codec.exchange if exchange is None else exchange)

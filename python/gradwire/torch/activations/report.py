@@ -64,7 +64,7 @@ class ActivationReport:
             "bits": [str(each.bits) for each in every],
             "saved": [size(each.saved_nbytes) for each in every],
             "kept": [size(each.nbytes) for each in every],
-            "left": [_told(each.left) for each in every],
+            "left": [_reasons(each.left) for each in every],
         }
         last = (
             f"{size(self.saved_nbytes)} saved for backward, {size(self.nbytes)} kept; packed "
@@ -77,7 +77,7 @@ class ActivationReport:
         return "\n".join([*columns(table, {"name", "module", "left"}), last, *lines])
 
 
-def _told(left: Mapping[str, int]) -> str:
+def _reasons(left: Mapping[str, int]) -> str:
     return ", ".join(
         f"{size(nbytes)} {reason}" if nbytes else reason for reason, nbytes in left.items()
     )

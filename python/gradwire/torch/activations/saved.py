@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from gradwire._validate import require
 from gradwire.torch.activations.forms import Bits, Encoder, Form, Groups, Shape
 from gradwire.torch.activations.report import Tally
 from gradwire.torch.activations.table import Activation, Reads, Slope, by_channel, group_entries
@@ -101,18 +102,22 @@ class Saved:
     def tensor(self) -> torch.Tensor:
         """Return the tensor, unpacked if necessary."""
         in_backward = torch._C._current_graph_task_id() != -1
-        if self._form is not None and torch.is_grad_enabled() and in_backward:
-            raise RuntimeError(
-                "gradients of gradients (create_graph=True) would treat errors of activations that "
-                "gradwire has packed as values: first call remove() on what "
-                "gradwire.torch.activations.attach() returned"
-            )
-        if self._seen._version != self._version:
-            raise RuntimeError(
-                "one of the variables needed for gradient computation has been modified by an "
-                f"inplace operation: it is at version {self._seen._version}; expected version "
-                f"{self._version} instead. It was saved within activations.attach()"
-            )
+        require(
+            self._form is None or not torch.is_grad_enabled() or not in_backward,
+            "gradients of gradients (create_graph=True) would treat errors of activations that "
+            "gradwire has packed as values: first call remove() on what "
+            "gradwire.torch.activations.attach() returned",
+            kind=RuntimeError,
+        )
+        versions = self._seen._version, self._version
+        require(
+            versions[0] == versions[1],
+            "one of the variables needed for gradient computation has been modified by an inplace "
+            "operation: it is at version {}; expected version {} instead. It was saved within "
+            "activations.attach()",
+            *versions,
+            kind=RuntimeError,
+        )
         if self._form is None:
             return self._seen
         values = self._form.values()

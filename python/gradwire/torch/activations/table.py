@@ -19,6 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from gradwire import _rules, _validate
+from gradwire._validate import require
 from gradwire.torch.activations.forms import Bits, Encoder, Form, looked_up
 
 _POINTS = 4096
@@ -84,10 +85,10 @@ class Slopes:
         """Return values with these slopes, one-dimensional."""
         values, low, high = self._table[:3]
         place = self._codes.values().sub_(low).mul_((len(values) - 1) / (high - low)).add_(0.5)
-        found = looked_up(values, place.clamp_(0, len(values) - 1).to(torch.int32))
+        x = looked_up(values, place.clamp_(0, len(values) - 1).to(torch.int32))
         if self._above is not None:
-            found.masked_fill_(self._above.chosen(), self._table.above)
-        return found
+            x.masked_fill_(self._above.chosen(), self._table.above)
+        return x
 
 
 @functools.lru_cache
@@ -147,15 +148,15 @@ _aten = torch.ops.aten
 
 
 def _gelu(gradient: torch.Tensor, x: torch.Tensor, approximate: str) -> torch.Tensor:
-    found: torch.Tensor = _aten.gelu_backward(gradient, x, approximate=approximate)
-    return found
+    of_x: torch.Tensor = _aten.gelu_backward(gradient, x, approximate=approximate)
+    return of_x
 
 
 def _elu(
     gradient: torch.Tensor, x: torch.Tensor, alpha: float, scale: float, inner: float, result: bool
 ) -> torch.Tensor:
-    found: torch.Tensor = _aten.elu_backward(gradient, alpha, scale, inner, result, x)
-    return found
+    of_x: torch.Tensor = _aten.elu_backward(gradient, alpha, scale, inner, result, x)
+    return of_x
 
 
 def _exponential(module: Any) -> Slope:
@@ -243,18 +244,18 @@ def chosen(
 
     Errors are those of `attach`.
     """
-    given = {} if rules is None else rules
+    rules = {} if rules is None else rules
     every = dict(model.named_modules())
-    _check(given, every)
+    _check(rules, every)
     packed: dict[str, tuple[int, Reads | Activation]] = {}
     left: dict[str, str] = {}
     used = set()
     for name, module in every.items():
-        key = next((key for key in given if _matches(key, name, module)), None)
+        key = next((key for key in rules if _matches(key, name, module)), None)
         reads = _known(module)
         if isinstance(reads, str) and inspect.isclass(key):
             reads = Reads.VALUES
-        wanted = bits if key is None else given[key]
+        wanted = bits if key is None else rules[key]
         if not isinstance(reads, str) and wanted is not None:
             packed[name] = wanted, reads
             used.add(key)
@@ -262,16 +263,18 @@ def chosen(
             left[name] = "the rules say so"
         elif not list(module.children()) or list(module.parameters(recurse=False)):
             left[name] = reads
-    if idle := [key for key, value in given.items() if value is not None and key not in used]:
-        raise ValueError(
-            f"no module that {idle[0]!r} matches first has tensors that are packed: give its class "
-            "as a key to declare that its backward pass tolerates noise"
+    for key, value in rules.items():
+        require(
+            value is None or key in used,
+            "no module that {!r} matches first has tensors that are packed: give its class as a "
+            "key to declare that its backward pass tolerates noise",
+            key,
         )
-    if not packed:
-        raise ValueError(
-            "the model has no module whose saved tensors are packed, such as a linear layer or a "
-            "convolution: give your own classes as keys of rules"
-        )
+    require(
+        packed,
+        "the model has no module whose saved tensors are packed, such as a linear layer or a "
+        "convolution: give your own classes as keys of rules",
+    )
     return packed, left
 
 
@@ -297,5 +300,6 @@ def _check(rules: Rules, every: Mapping[str, nn.Module]) -> None:
     for key, value in rules.items():
         if value is not None:
             _validate.integer(f"the bits of {key!r}", value, low=1, high=8)
-        if inspect.isclass(key) and not any(isinstance(each, key) for each in every.values()):
-            raise ValueError(f"no module is a {key.__name__}")
+        if inspect.isclass(key):
+            there = any(isinstance(module, key) for module in every.values())
+            require(there, "no module is a {}", key.__name__)

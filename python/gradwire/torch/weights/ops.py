@@ -66,13 +66,13 @@ def backend(device: torch.device | str | int) -> BackendInUse:
 def _check(x: torch.Tensor, frame: torch.Tensor, width: int) -> None:
     message = "x must have dtype float32, float64, float16 or bfloat16, got {}"
     require(x.dtype in FLOATS, message, x.dtype, kind=TypeError)
-    _check_device("x", x, frame)
+    _check_device("x is", x, frame)
     fits = x.dim() > 0 and x.shape[-1] == width
     require(fits, "x must have shape (..., {}), got {}", width, tuple(x.shape))
 
 
 def _check_device(name: str, x: torch.Tensor, frame: torch.Tensor) -> None:
-    message = "{} is on {} and the packed weights are on {}: move one of them with .to()"
+    message = "{} on {} and the packed weights are on {}: move one of them with .to()"
     require(x.device == frame.device, message, name, x.device, frame.device)
 
 
@@ -139,7 +139,7 @@ def _check_indices(indices: torch.Tensor | None, frame: torch.Tensor) -> None:
         return
     dtype, message = indices.dtype, "indices must have dtype torch.int64 or int32, got {}"
     require(dtype in (torch.int64, torch.int32), message, dtype, kind=TypeError)
-    _check_device("indices", indices, frame)
+    _check_device("indices are", indices, frame)
 
 
 def _tiles(
