@@ -348,7 +348,7 @@ class Codec(Part):
             Not a state.
         """
         frame: _native.Frame = self._transaction(
-            lambda x, held, kept: self._codec.flush(held, kept), None, state
+            lambda x, held, undo: self._codec.flush(held, undo), None, state
         )
         return frame
 
@@ -399,11 +399,11 @@ class Codec(Part):
                 f"codec.for_shape({tuple(getattr(x, 'shape', ()))}), or pass a flat tensor"
             )
         held = state if type(state) is State else on_host(state)
-        kept: list[Any] = [None]
+        undo: list[Any] = [None]
         try:
-            return act(x, held, *options, kept)
+            return act(x, held, *options, undo)
         except BaseException as error:
-            self._codec.retract(held, error, kept)
+            self._codec.retract(held, error, undo)
             raise
 
     def get_config(self) -> dict[str, Any]:

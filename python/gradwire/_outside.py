@@ -35,10 +35,10 @@ class SelectingCodec:
         self._sparsify = sparsify
 
     def encode(
-        self, x: NDArray[Any], state: Any, max_nbytes: int | None, bfloat16: bool, kept: list[Any]
+        self, x: NDArray[Any], state: Any, max_nbytes: int | None, bfloat16: bool, undo: list[Any]
     ) -> _native.Frame:
         positions = self.positions(x, state, bfloat16)
-        return self._codec.encode_at(x, state, positions, max_nbytes, bfloat16, True, kept)
+        return self._codec.encode_at(x, state, positions, max_nbytes, bfloat16, True, undo)
 
     def encode_into(
         self,
@@ -47,11 +47,11 @@ class SelectingCodec:
         out: Any,
         max_nbytes: int | None,
         bfloat16: bool,
-        kept: list[Any],
+        undo: list[Any],
     ) -> int:
         positions = self.positions(x, state, bfloat16)
         return self._codec.encode_at_into(
-            x, state, positions, out, max_nbytes, bfloat16, True, kept
+            x, state, positions, out, max_nbytes, bfloat16, True, undo
         )
 
     def max_encoded_len(self, numel: int) -> int:
@@ -160,8 +160,8 @@ def _values(cls: type[Quantizer], data: bytes, count: int) -> NDArray[np.float32
     values = cls.decode(data, count)
     if not isinstance(values, np.ndarray) or values.dtype != np.float32:
         name = type(values).__name__
-        got = f"{name} of {values.dtype}" if isinstance(values, np.ndarray) else name
-        raise _Unusable(f"must return an array of float32, got {got}", wrong_type=True)
+        shown = f"{name} of {values.dtype}" if isinstance(values, np.ndarray) else name
+        raise _Unusable(f"must return an array of float32, got {shown}", wrong_type=True)
     shape = values.shape
     right, message = shape == (count,), "must return an array of shape ({},), got {}"
     require(right, message, count, shape, kind=_Unusable)

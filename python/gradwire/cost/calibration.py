@@ -119,7 +119,7 @@ class Calibration(Checked):
 
     def to_json(self) -> dict[str, Any]:
         """Return plain dicts, strings and numbers, for `from_json`."""
-        codecs = {name: each.to_json() for name, each in self.codecs.items()}
+        codecs = {name: cost.to_json() for name, cost in self.codecs.items()}
         return {"version": VERSION, **vars(self), "codecs": codecs, "machine": dict(self.machine)}
 
     @classmethod
@@ -134,7 +134,7 @@ class Calibration(Checked):
         )
         rest = {name: value for name, value in plain.items() if name != "version"}
         try:
-            codecs = {name: CodecCost.from_json(each) for name, each in rest["codecs"].items()}
+            codecs = {name: CodecCost.from_json(cost) for name, cost in rest["codecs"].items()}
             return cls(**{**rest, "codecs": codecs})
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"not a calibration: {error}; calibrate again") from error
@@ -163,11 +163,11 @@ def line(points: list[tuple[float, float, float]]) -> Line:
     best, least = np.zeros(3), math.inf
     for choice in range(1, 8):
         chosen = [at for at in range(3) if choice >> at & 1]
-        found = np.linalg.lstsq(columns[:, chosen], np.ones(len(table)), rcond=None)[0]
+        solution = np.linalg.lstsq(columns[:, chosen], np.ones(len(table)), rcond=None)[0]
         whole = np.zeros(3)
-        whole[chosen] = found
+        whole[chosen] = solution
         squares = float(np.square(columns @ whole - 1).sum())
-        if (found >= 0).all() and squares < least:
+        if (solution >= 0).all() and squares < least:
             best, least = whole, squares
     fixed, per_numel, per_entry = best.tolist()
     return Line(fixed, per_numel, per_entry, float(np.abs(columns @ best - 1).max()))
@@ -195,12 +195,12 @@ def calibrate(codecs: Mapping[str, Codec], *, seconds: float = 2.0) -> Calibrati
         For `compressed`, and to be saved.
     """
     draw = np.random.default_rng(0)
-    given = {numel: [_gradient(draw, numel) for _ in range(2)] for numel in NUMELS}
+    tensors = {numel: [_gradient(draw, numel) for _ in range(2)] for numel in NUMELS}
     clock = _Clock(np.zeros(EVICTED, np.float32))
-    half = _measure(dense(quantize=BFloat16()), given, seconds / 4, clock)
-    largest = given[max(NUMELS)][0].copy()
+    half = _measure(dense(quantize=BFloat16()), tensors, seconds / 4, clock)
+    largest = tensors[max(NUMELS)][0].copy()
     cleared = clock.median(lambda turn: largest.fill(0.0), 0.05)
-    costs = {name: _measure(codec, given, seconds, clock) for name, codec in codecs.items()}
+    costs = {name: _measure(codec, tensors, seconds, clock) for name, codec in codecs.items()}
     machine = {"processor": platform.processor() or platform.machine(), "simd": str(simd_level())}
     return Calibration(
         costs,
@@ -222,7 +222,7 @@ def _at_ratios(codec: Codec) -> list[Codec]:
     if not isinstance(ratio, float):
         return [codec]
     ratios = sorted({ratio / SPREAD, ratio, min(1.0, ratio * SPREAD)})
-    return [with_ratio(codec, each) for each in ratios]
+    return [with_ratio(codec, ratio) for ratio in ratios]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -249,13 +249,13 @@ class _Point:
 
 
 def _measure(
-    codec: Codec, given: Mapping[int, list[Array]], seconds: float, clock: "_Clock"
+    codec: Codec, samples: Mapping[int, list[Array]], seconds: float, clock: "_Clock"
 ) -> CodecCost:
-    variants, numel = _at_ratios(codec), max(given)
-    each = seconds / (2 * len(given) * len(variants))
+    variants, numel = _at_ratios(codec), max(samples)
+    each = seconds / (2 * len(samples) * len(variants))
     points = [
         (variant, _Point.of(variant, tensors, each, clock))
-        for tensors in given.values()
+        for tensors in samples.values()
         for variant in variants
     ]
     large = {variant: point for variant, point in points if point.numel == numel}

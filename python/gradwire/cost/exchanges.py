@@ -308,12 +308,15 @@ def simulate(
     phases = model.phases(mine, partners)
     if model.divides:  # all ranks of a node use its link at the same time
         times = [
-            network.link.seconds(parts * each.serial, each.rounds, each.messages) for each in phases
+            network.link.seconds(parts * phase.serial, phase.rounds, phase.messages)
+            for phase in phases
         ]
     else:
-        times = [_one_ring(each, network) for each in phases]
-    here = sum(network.inside.seconds(each.serial, each.rounds, each.messages) for each in inside)
-    sent = sum(each.sent for each in phases)
+        times = [_one_ring(phase, network) for phase in phases]
+    here = sum(
+        network.inside.seconds(phase.serial, phase.rounds, phase.messages) for phase in inside
+    )
+    sent = sum(phase.sent for phase in phases)
     # One rank of a node sends to the next node where all form one ring.
     outside = sent
     if not model.divides:
@@ -321,7 +324,7 @@ def simulate(
     return ExchangeCost(
         sum(times) + here,
         outside,
-        sent - outside + sum(each.sent for each in inside),
+        sent - outside + sum(phase.sent for phase in inside),
         model.buffers(mine, partners) if network.ranks > 1 else 0.0,
         sum(times[: model.before]),
     )

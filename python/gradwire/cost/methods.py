@@ -156,6 +156,6 @@ def compressed(
     message = "the calibration has no codec {!r}, but {}: calibrate again"
     require(name in calibration.codecs, message, name, known)
     cost = calibration.codecs[name]
-    own = exchange is None
+    is_own = exchange is None
     model = model_of(cost.codec.exchange if exchange is None else exchange)
-    return Method(name, model, cost=cost, clear_seconds=calibration.clear_seconds, own=own)
+    return Method(name, model, cost=cost, clear_seconds=calibration.clear_seconds, own=is_own)

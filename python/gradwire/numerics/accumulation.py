@@ -162,7 +162,7 @@ def _partial_swamping(mantissa: int, product: int) -> list[float]:
     sums = [0]
     for j in range(1, product + 1):
         sums.append(sums[-1] + 2**j * (2**j - 1) * (2 ** (j + 1) - 1))
-    return [math.ldexp(each / 3, mantissa - 3 * product) for each in sums]
+    return [math.ldexp(total / 3, mantissa - 3 * product) for total in sums]
 
 
 def _terms(low: int, high: int) -> Iterator[tuple[np.ndarray, np.ndarray | float]]:
@@ -195,4 +195,4 @@ def _gauss() -> tuple[np.ndarray, np.ndarray]:
 
 def _two_tails(x: np.ndarray) -> np.ndarray:
     """Return the probability that a standard normal value has a magnitude above x."""
-    return np.array([math.erfc(each) for each in (x / math.sqrt(2)).tolist()])
+    return np.array([math.erfc(value) for value in (x / math.sqrt(2)).tolist()])

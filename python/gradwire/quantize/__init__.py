@@ -26,4 +26,4 @@ from gradwire.quantize.floats import Lossless as Lossless
 #: the quantizers of this package
 QUANTIZERS: tuple[type[Quantizer], ...] = own_parts(Quantizer)  # type: ignore[type-abstract]
 
-__all__ = ["Quantizer", *(each.__name__ for each in QUANTIZERS)]
+__all__ = ["Quantizer", *(part.__name__ for part in QUANTIZERS)]

@@ -61,9 +61,9 @@ def attach(
         there is only one process, which sends nothing.
     """
     handle = attach_prepared(accelerator, model, codec, optimizer, **options)
-    for each in accelerator._custom_objects:
-        if isinstance(each, _State) and each.model is model:  # of an earlier attach()
-            each.handle, each.policy = handle, policy
+    for state in accelerator._custom_objects:
+        if isinstance(state, _State) and state.model is model:  # of an earlier attach()
+            state.handle, state.policy = handle, policy
             return handle
     accelerator.register_for_checkpointing(_State(accelerator, model, handle, policy))
     return handle

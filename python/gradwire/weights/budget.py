@@ -73,10 +73,10 @@ def allocate(
     total cost is the least one for those. NaN is a cost above all others. The smallest sizes must
     be within the limit.
     """
-    least = [min(each) for each in sizes]
+    least = [min(choices) for choices in sizes]
     room = limit - sum(least)
-    extras = [[size - low for size in each] for each, low in zip(sizes, least, strict=True)]
-    unit = math.gcd(*(extra for each in extras for extra in each)) or 1
+    extras = [[size - low for size in choices] for choices, low in zip(sizes, least, strict=True)]
+    unit = math.gcd(*(extra for choices in extras for extra in choices)) or 1
     unit = max(unit, -(-room // _UNITS))
     width = min(room, sum(map(max, extras))) // unit + 1
     total = np.zeros(width)  # the least cost of the tensors so far within so many units

@@ -76,8 +76,8 @@ def dtype_named(name: str) -> np.dtype[Any] | None:
 
 def name_of(dtype: np.dtype[Any]) -> str | None:
     """Return the name of a dtype in files; None if they cannot hold it."""
-    names = [name for name, each in _DTYPES.items() if each == dtype.newbyteorder("<")]
-    names += [name for name, each in _FURTHER.items() if each == dtype.name]
+    names = [name for name, known in _DTYPES.items() if known == dtype.newbyteorder("<")]
+    names += [name for name, known in _FURTHER.items() if known == dtype.name]
     return names[0] if names else None
 
 

@@ -161,7 +161,7 @@ def totals(packed: Sequence[tuple[str, int, int, float]], of: int, before: int, 
     numel = sum(entries for _, entries, _, _ in packed)
     bits = 8 * sum(nbytes for _, _, nbytes, _ in packed) / numel
     mean = sum(entries * error for _, entries, _, error in packed) / numel
-    worst = max(packed, key=lambda each: each[3])[0]
+    worst = max(packed, key=lambda tensor: tensor[3])[0]
     return (
         f"{line}: {before / 1e6:.2f} MB -> {after / 1e6:.2f} MB, {bits:.2f} bits a weight; "
         f"mean error {mean:.1%}, worst {worst}"

@@ -335,7 +335,7 @@ def _running(calls: set[FrameType]) -> set[FrameType]:
     if not calls:
         return calls
     stacks = list(sys._current_frames().values())
-    return {call for call in calls.copy() if any(_is_live(call, each) for each in stacks)}
+    return {call for call in calls.copy() if any(_is_live(call, stack) for stack in stacks)}
 
 
 def _active() -> object:

@@ -182,12 +182,14 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
     decay = _validate.positive("weight_decay", weight_decay)
     clips = {
         plus: [
-            each.clip for each in model.modules() if isinstance(each, PACT) and each.plus is plus
+            module.clip
+            for module in model.modules()
+            if isinstance(module, PACT) and module.plus is plus
         ]
         for plus in (False, True)
     }
     known = {id(clip) for every in clips.values() for clip in every}
-    others = [each for each in model.parameters() if id(each) not in known]
+    others = [parameter for parameter in model.parameters() if id(parameter) not in known]
     groups: list[dict[str, Any]] = [
         {"params": others, "weight_decay": decay},
         {"params": clips[False], "weight_decay": decay},

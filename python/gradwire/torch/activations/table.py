@@ -120,7 +120,7 @@ def _table(slope: Slope, dtype: torch.dtype) -> _Table:
 
 def _tried(slope: Slope) -> torch.Tensor:
     """Return values of all sizes, and those at, beside and between the bounds of the activation."""
-    bounds = np.array([each for each in slope.arguments if isinstance(each, float)], np.float64)
+    bounds = np.array([bound for bound in slope.arguments if isinstance(bound, float)], np.float64)
     beside = [bounds * (1 + way) for way in (-1e-2, -1e-7, 0.0, 1e-7, 1e-2)]
     between = np.add.outer(bounds, bounds).ravel() / 2
     sizes = np.geomspace(1e-6, 1e4, 1 << 15)

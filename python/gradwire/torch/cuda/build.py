@@ -94,12 +94,12 @@ def broken_seal(data: bytes) -> str | None:
     The system's loader maps a truncated file, and kills the process at the first missing page; and
     kernels of other sources misread the structs of this package.
     """
-    seal, made, own = data[-_SEALED:-128], data[-128:-64], data[-64:]
+    seal, source, content = data[-_SEALED:-128], data[-128:-64], data[-64:]
     if seal != _SEAL:
         return "it is damaged, or was not built by build_cuda() or `make cuda`"
-    if own != hashlib.sha256(memoryview(data)[:-_SEALED]).hexdigest().encode():
+    if content != hashlib.sha256(memoryview(data)[:-_SEALED]).hexdigest().encode():
         return "it is damaged: its bytes differ from those that were built"
-    if made != sources().encode():
+    if source != sources().encode():
         return f"it was built from the sources of another gradwire than this one ({VERSION})"
     return None
 
@@ -118,8 +118,8 @@ def cached(folder: Path | None = None) -> list[Built]:
     It needs no compiler: whichever built them, the sources and torch were the same.
     """
     pattern = f"{_key((), '')}-*/{NAME}"
-    found = (folder or cache_folder()).glob(pattern)
-    newest = sorted(found, key=os.path.getmtime, reverse=True)
+    libraries = (folder or cache_folder()).glob(pattern)
+    newest = sorted(libraries, key=os.path.getmtime, reverse=True)
     return [Built(path, tuple(path.parent.name.split("-")[1:-1])) for path in newest]
 
 
@@ -129,7 +129,10 @@ def _folder(architectures: Sequence[str], compiler: str) -> str:
 
 def _gencode(architectures: Sequence[str]) -> list[str]:
     """Return the options of nvcc for machine code for all architectures, and PTX for the last."""
-    made = [f"-gencode=arch=compute_{each},code=sm_{each}" for each in architectures]
+    made = [
+        f"-gencode=arch=compute_{architecture},code=sm_{architecture}"
+        for architecture in architectures
+    ]
     last = architectures[-1]
     return [*made, f"-gencode=arch=compute_{last},code=compute_{last}"]
 
@@ -150,11 +153,15 @@ def runs_on(architectures: Sequence[str], capability: Capability) -> bool:
     Machine code runs on GPUs of the same major number from its minor number on, PTX on all later
     ones. Code for an architecture with a letter runs only on that one.
     """
-    for each in architectures:
-        digits = each.rstrip(string.ascii_lowercase)
-        own = int(digits[:-1]), int(digits[-1])
-        reaches = own[0] == capability[0] or each == architectures[-1]  # whose PTX is there
-        if own == capability or (each.isdecimal() and own <= capability and reaches):
+    for architecture in architectures:
+        digits = architecture.rstrip(string.ascii_lowercase)
+        compiled = int(digits[:-1]), int(digits[-1])
+        reaches = (
+            compiled[0] == capability[0] or architecture == architectures[-1]
+        )  # whose PTX is there
+        if compiled == capability or (
+            architecture.isdecimal() and compiled <= capability and reaches
+        ):
             return True
     return False
 
@@ -174,8 +181,8 @@ class Toolkit:
 def _of_the_machine() -> Toolkit | None:
     homes = filter(None, (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")))
     places = [Path(home, "bin", "nvcc") for home in homes]
-    if found := shutil.which("nvcc"):
-        places.append(Path(found))
+    if nvcc_path := shutil.which("nvcc"):
+        places.append(Path(nvcc_path))
     places.append(Path("/usr/local/cuda/bin/nvcc"))
     return next((Toolkit(nvcc) for nvcc in places if nvcc.is_file()), None)
 
@@ -198,13 +205,13 @@ def find_toolkit() -> Toolkit:
     Looks at ``$CUDA_HOME``, ``$CUDA_PATH``, ``$PATH``, ``/usr/local/cuda``, and then at installed
     packages. Raises an ExtensionError if there is none.
     """
-    found = _of_the_machine() or _of_wheels()
-    if found is None:
+    toolkit = _of_the_machine() or _of_wheels()
+    if toolkit is None:
         raise ExtensionError(
             "no CUDA compiler was found: install the CUDA toolkit (12 or 13) and set CUDA_HOME, or "
             "pip install nvidia-cuda-nvcc nvidia-cuda-runtime nvidia-cuda-crt nvidia-nvvm"
         )
-    return found
+    return toolkit
 
 
 def build_cuda(

@@ -13,8 +13,8 @@ from gradwire.torch.checkpoint import load as residuals
 from gradwire.torch.checkpoint.format import Policy
 from gradwire.torch.diloco.exchanges import FragmentExchanges
 from gradwire.torch.diloco.replica import FragmentState, Position, Replica, Shared
-from gradwire.torch.diloco.untrained import bits_of
 from gradwire.torch.engine.consensus import run_on_all
+from gradwire.torch.tensors import bytes_of
 from gradwire.torch.transport import RankTopology, messages
 
 VERSION = 1
@@ -120,7 +120,7 @@ def _digest(tensors: Shared) -> str:
     for kind in _COMMON:
         for name, tensor in sorted(tensors[kind].items()):
             digest.update(f"{kind} {name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            digest.update(bits_of(tensor))
+            digest.update(bytes_of(tensor).numpy().data)
     return digest.hexdigest()
 
 
@@ -149,17 +149,17 @@ def save(replica: Replica, flights: FragmentExchanges) -> dict[str, Any]:
     tensors = {
         kind: {
             record.name: values.detach().cpu().clone()
-            for part, flat in each.items()
+            for part, flat in flat_of.items()
             for record, values in part.split(flat)
         }
-        for kind, each in flats.items()
+        for kind, flat_of in flats.items()
     }
     for kind, untrained in zip(
         _UNTRAINED, (replica.untrained.shared, flights.untrained()), strict=True
     ):
-        tensors[kind] = {name: each.cpu().clone() for name, each in untrained.items()}
+        tensors[kind] = {name: tensor.cpu().clone() for name, tensor in untrained.items()}
     outer = json.dumps({"version": VERSION, **replica.position}, sort_keys=True)
-    return {rank: {**each, **tensors, "outer": outer} for rank, each in saved.items()}
+    return {rank: {**state, **tensors, "outer": outer} for rank, state in saved.items()}
 
 
 def load(

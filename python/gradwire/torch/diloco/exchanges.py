@@ -63,9 +63,9 @@ class FragmentExchanges:
         self._replica.check()
         number = self._position["sent"]
         parts = self._fragment(number)
-        own = _own(parts)
+        flats = _own(parts)
         # Pseudo-gradients: by what this rank has moved the parameters, negated.
-        buckets = [(part.contents, (part.shared - each).float()) for part, each in own.items()]
+        buckets = [(part.contents, (part.shared - flat).float()) for part, flat in flats.items()]
 
         flight = FragmentExchange(number, parts)
         untrained = self._replica.untrained
@@ -76,19 +76,22 @@ class FragmentExchanges:
             if changes is not None:
                 with self.engine.control.act("untrained tensors") as channel:
                     flight.untrained = untrained.average(channel, changes)
-                size, sent = channel.size, sum(each.nbytes for each in flight.untrained.values())
+                size, sent = (
+                    channel.size,
+                    sum(tensor.nbytes for tensor in flight.untrained.values()),
+                )
                 self._before += 2 * (size - 1) / size * sent + _MESSAGE * (size - 1)
             if _WANTED in every and self._heard is None:
                 self._heard = number
 
-        told = _WANTED if self._wanted() else ""
-        call = Call("diloco", number, {"exchange": number}, heard, told)
+        message = _WANTED if self._wanted() else ""
+        call = Call("diloco", number, {"exchange": number}, heard, message)
         flight.started = start(self.engine, call, buckets)
         self._count_message()
         self._exchanges += 1
         self._position["sent"] = number + 1
         if self._replica.outer.carry:
-            flight.own = own
+            flight.own = flats
         self._flying.append(flight)
 
     def _apply(self) -> None:
@@ -115,23 +118,25 @@ class FragmentExchanges:
     def settled(self) -> Flats:
         """Wait for the averages, to be applied later; drop failed exchanges, to be sent again."""
         self.arrive()
-        there = list(itertools.takewhile(lambda each: each.arrived, self._flying))
+        there = list(itertools.takewhile(lambda flight: flight.arrived, self._flying))
         means = {part: mean for flight in there for part, mean in flight.averages().items()}
         self._forget(self._position["applied"] + len(there))
         return means
 
     def as_sent(self) -> Flats:
         """Return this rank's parameters as sent, for the exchanges in progress."""
-        return {part: own for flight in self._flying for part, own in flight.own.items()}
+        return {part: flat for flight in self._flying for part, flat in flight.own.items()}
 
     def untrained(self) -> dict[str, torch.Tensor]:
         """Return the averages of untrained tensors that are to be applied: of one exchange."""
-        return {name: each for flight in self._flying for name, each in flight.untrained.items()}
+        return {
+            name: tensor for flight in self._flying for name, tensor in flight.untrained.items()
+        }
 
     def load(
         self,
         pending: dict[str, torch.Tensor],
-        own: dict[str, torch.Tensor],
+        sent: dict[str, torch.Tensor],
         untrained: dict[str, torch.Tensor],
     ) -> None:
         """Begin at the position of a checkpoint, with the averages to be applied.
@@ -144,8 +149,8 @@ class FragmentExchanges:
             flight = FragmentExchange(number, parts)
             flight.means = {part: part.flat(pending) for part in parts}
             names = {record.name for part in parts for record in part.records}
-            if self._replica.outer.carry and own.keys() >= names:
-                flight.own = {part: part.flat(own) for part in parts}
+            if self._replica.outer.carry and sent.keys() >= names:
+                flight.own = {part: part.flat(sent) for part in parts}
             if number % len(self._replica.fragments) == 0:
                 flight.untrained = untrained
             self._flying.append(flight)
@@ -171,7 +176,7 @@ class FragmentExchanges:
     def _forget(self, number: int) -> None:
         """Drop the exchanges from this number on, which will be sent again."""
         self._position["sent"] = max(number, self._position["applied"])
-        self._flying = deque(each for each in self._flying if each.number < number)
+        self._flying = deque(flight for flight in self._flying if flight.number < number)
 
     # Other ranks ------------------------------------------------------------------------------
 
@@ -184,7 +189,7 @@ class FragmentExchanges:
     @property
     def arrived(self) -> dict[int, bool]:
         """The exchanges that have arrived, and whether their averages are finite."""
-        return {each.number: each.failure is None for each in self._flying if each.arrived}
+        return {flight.number: flight.failure is None for flight in self._flying if flight.arrived}
 
     def follow(self, applied: int, sent: int) -> TensorError | None:
         """Apply and undo exchanges as other ranks did; return the error that one of them raised."""
@@ -227,7 +232,7 @@ class FragmentExchanges:
     def align(self, channel: Channel, source: int, *, new: bool) -> None:
         """Give new ranks the averages of untrained tensors, also those to be applied."""
         untrained = self._replica.untrained
-        for held in (untrained.shared, *(each.untrained for each in self._flying)):
+        for held in (untrained.shared, *(flight.untrained for flight in self._flying)):
             untrained.align_shared(channel, source, held, new=new)
 
     def means(self) -> list[torch.Tensor]:

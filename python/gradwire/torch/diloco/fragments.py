@@ -68,7 +68,11 @@ def divide(
             tuple(name for name in named if turns[_layer(name)] == index) for index in range(count)
         )
     groups = tuple(
-        tuple(name for name in named if any(f"{name}.".startswith(f"{each}.") for each in prefixes))
+        tuple(
+            name
+            for name in named
+            if any(f"{name}.".startswith(f"{prefix}.") for prefix in prefixes)
+        )
         for prefixes in fragments
     )
     for name in named:
@@ -111,14 +115,16 @@ class OuterOptimizer(Checked):
             mean = mean + velocity * self.outer_momentum if self.nesterov else velocity
         shared.sub_(mean * self.outer_lr)
 
-    def place(self, own: torch.Tensor, shared: torch.Tensor, sent: torch.Tensor | None) -> None:
+    def place(
+        self, parameter: torch.Tensor, shared: torch.Tensor, sent: torch.Tensor | None
+    ) -> None:
         """Combine a rank's progress since `sent` with the new shared parameters."""
         if sent is not None:
-            own.copy_(shared + (own.to(shared.dtype) - sent.to(shared.dtype)))
+            parameter.copy_(shared + (parameter.to(shared.dtype) - sent.to(shared.dtype)))
         elif self.mixing:
-            own.lerp_(shared.to(own.dtype), 1.0 - self.mixing)
+            parameter.lerp_(shared.to(parameter.dtype), 1.0 - self.mixing)
         else:
-            own.copy_(shared)
+            parameter.copy_(shared)
 
     def check(self, codec: "Codec") -> None:
         """Raise a ValueError for a mixing with which training diverges.

@@ -182,14 +182,14 @@ class Membership:
         """Return the members of the next generation; none if this rank cannot decide it now."""
         watch = self._watch
         alive = watch.alive(roster.waiting)
-        if roster.members and not any(each in alive for each in roster.members):
+        if roster.members and not any(rank in alive for rank in roster.members):
             # Their parameters are newer. They stop once they have not seen the store for so long.
-            if any(watch.silent(each) <= 2 * watch.timeout for each in roster.members):
+            if any(watch.silent(rank) <= 2 * watch.timeout for rank in roster.members):
                 return []
-            if not any(roster.waiting[each].trained for each in alive):
+            if not any(roster.waiting[rank].trained for rank in alive):
                 return []  # a member that was only suspended still has all of the training
         elif roster.members:
-            missing = [each for each in roster.members if each not in roster.waiting]
+            missing = [rank for rank in roster.members if rank not in roster.waiting]
             awaited = watch.alive(missing) and waited < watch.timeout
             if self.name not in roster.members or awaited:
                 return []
@@ -225,14 +225,14 @@ class Membership:
         return (
             roster.generation != self._generation
             or self.name not in roster.members
-            or any(each in roster.waiting for each in roster.members)
+            or any(rank in roster.waiting for rank in roster.members)
         )
 
     def wanted(self) -> bool:
         """Return whether ranks that are alive wait to be admitted."""
         watch, roster = self._watch, self._watch.roster
         alive = watch.alive(roster.waiting)
-        return any(each not in roster.members and watch.beats(each) for each in alive)
+        return any(rank not in roster.members and watch.beats(rank) for rank in alive)
 
     def leave(self) -> None:
         """Leave the ranks, so that none of them waits for this one."""
@@ -313,10 +313,10 @@ class WaitLog:
     def situation(self, roster: Roster) -> tuple[bool, str]:
         """Return whether to warn, and what this rank waits for."""
         watch, size = self.watch, self.min_size
-        names = [each for each in roster.members or roster.waiting if each != watch.name]
+        names = [rank for rank in roster.members or roster.waiting if rank != watch.name]
         others = ", ".join(names)
         if roster.members and watch.name not in roster.members:
-            if any(watch.beats(each) for each in watch.alive(names)):
+            if any(watch.beats(rank) for rank in watch.alive(names)):
                 return False, f"waiting for {others} to admit this rank after their next exchange"
             then = (
                 f"After {2 * watch.timeout:g} seconds without one, this rank continues alone from "

@@ -146,7 +146,7 @@ class ElasticRanks:
             counted=self._counted,
             steps=replica.steps(),
         )
-        every = [RankReport.read(each) for each in channel.all_gather_object(asdict(mine))]
+        every = [RankReport.read(report) for report in channel.all_gather_object(asdict(mine))]
         plan = decide(every, trained=formed.trained)
         if channel.rank in plan.keep:
             failure = flights.follow(plan.position["applied"], plan.position["sent"])
@@ -157,7 +157,7 @@ class ElasticRanks:
             self._share(channel, plan)
         channel.all_gather_object(None)  # every rank has everything: from here it counts
         flights.count()
-        replica.set_encode_counts([each.steps for each in every])
+        replica.set_encode_counts([report.steps for report in every])
         self.generation, self.members = formed.generation, formed.members
         self._settled = plan.position["sent"]
         self._counted = dict(list(plan.counted.items())[-_KEPT:])

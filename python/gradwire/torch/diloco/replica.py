@@ -10,7 +10,7 @@ import torch
 from gradwire._validate import require
 from gradwire.schedule import Constant
 from gradwire.torch.diloco.fragments import OuterOptimizer, Timetable
-from gradwire.torch.diloco.untrained import UntrainedTensors, bits_of
+from gradwire.torch.diloco.untrained import UntrainedTensors
 from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.config import Options, as_codec, check_frames
 from gradwire.torch.engine.consensus import checksum
@@ -18,6 +18,7 @@ from gradwire.torch.engine.metrics import Counters
 from gradwire.torch.engine.parameter import ParameterSlot, make_slots, new_state
 from gradwire.torch.engine.scheduler import Scheduler
 from gradwire.torch.errors import warn
+from gradwire.torch.tensors import bytes_of
 
 if TYPE_CHECKING:
     from gradwire._codec import Codec
@@ -39,17 +40,17 @@ class FragmentState:
         self.contents = contents
         self.records: Sequence[ParameterSlot] = [
             piece.parameter
-            for piece in sorted((*contents.pieces, *contents.dense), key=lambda each: each.start)
+            for piece in sorted((*contents.pieces, *contents.dense), key=lambda slot: slot.start)
         ]
-        own = self.own()
-        self.own_dtype = own.dtype
-        self.shared = own.to(torch.promote_types(torch.float32, own.dtype))
+        parameters = self.own()
+        self.own_dtype = parameters.dtype
+        self.shared = parameters.to(torch.promote_types(torch.float32, parameters.dtype))
         self.velocity = torch.zeros_like(self.shared) if momentum else None
 
     @torch.no_grad()
     def own(self) -> torch.Tensor:
         """Return a copy of this rank's own parameters, flat and in their dtype."""
-        return torch.cat([each.tensor.detach().reshape(-1) for each in self.records])
+        return torch.cat([slot.tensor.detach().reshape(-1) for slot in self.records])
 
     def dtype_of(self, kind: str) -> torch.dtype:
         """Return the dtype of one kind of tensor in a checkpoint of these parameters."""
@@ -61,7 +62,7 @@ class FragmentState:
     def step(self, outer: OuterOptimizer, mean: torch.Tensor, sent: torch.Tensor | None) -> None:
         """Make an outer step, and update this rank's own parameters from it."""
         outer.step(self.shared, self.velocity, mean)
-        before = {} if sent is None else {each.name: old for each, old in self.split(sent)}
+        before = {} if sent is None else {slot.name: old for slot, old in self.split(sent)}
         for record, values in self.split(self.shared):
             outer.place(record.tensor, values, before.get(record.name))
 
@@ -72,17 +73,17 @@ class FragmentState:
 
     def split(self, flat: torch.Tensor) -> list[tuple[ParameterSlot, torch.Tensor]]:
         """Return the part of each parameter in a flat tensor, in its shape."""
-        parts = torch.split(flat, [each.numel for each in self.records])
+        parts = torch.split(flat, [slot.numel for slot in self.records])
         return [
-            (each, part.view(each.tensor.shape))
-            for each, part in zip(self.records, parts, strict=True)
+            (slot, part.view(slot.tensor.shape))
+            for slot, part in zip(self.records, parts, strict=True)
         ]
 
     @torch.no_grad()
     def flat(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Concatenate tensors, given by the names of these parameters, to a flat one."""
         device = self.shared.device
-        return torch.cat([tensors[each.name].to(device).reshape(-1) for each in self.records])
+        return torch.cat([tensors[slot.name].to(device).reshape(-1) for slot in self.records])
 
 
 Flats = dict[FragmentState, torch.Tensor]
@@ -127,26 +128,28 @@ class Replica:
         options = Options(codec=codec, min_numel=min_numel, min_ndim=min_ndim)
         dense = options.dense(named, set())
         self.records = make_slots(named, dense, options.assignment.of, 0, None, lambda *_: None)
-        for each in self.records:  # pseudo-gradients are in the order of the tensor's indices
-            each.strides = torch.empty(each.tensor.shape, device="meta").stride()
-        self.compressed = {each.name: each for each in self.records if each.has_state}
+        for slot in self.records:  # pseudo-gradients are in the order of the tensor's indices
+            slot.strides = torch.empty(slot.tensor.shape, device="meta").stride()
+        self.compressed = {slot.name: slot for slot in self.records if slot.has_state}
         self.scheduler = Scheduler(Constant(), self.compressed, measures=False)
         counters = Counters(len(self.records))
-        rows = {each.name: row for row, each in enumerate(self.records)}
+        rows = {slot.name: row for row, slot in enumerate(self.records)}
         self.fragments: list[list[FragmentState]] = []
         for names in groups:
             devices: dict[torch.device, list[int]] = {}
             for name in names:
                 devices.setdefault(named[name].device, []).append(rows[name])
             buckets = [
-                BucketContents([self.records[row] for row in each], torch.float32, counters, each)
-                for each in devices.values()
+                BucketContents(
+                    [self.records[row] for row in rows_there], torch.float32, counters, rows_there
+                )
+                for rows_there in devices.values()
             ]
             self.fragments.append(
-                [FragmentState(each, outer.outer_momentum > 0) for each in buckets]
+                [FragmentState(contents, outer.outer_momentum > 0) for contents in buckets]
             )
         shapes = [
-            (each.name, tuple(each.tensor.shape), str(each.tensor.dtype)) for each in self.records
+            (slot.name, tuple(slot.tensor.shape), str(slot.tensor.dtype)) for slot in self.records
         ]
         self.settings: dict[str, Any] = {
             "codec": codec.get_config(),
@@ -192,7 +195,7 @@ class Replica:
         """
         ours = {id(slot.tensor): slot.name for slot in self.records}
         names = {id(tensor): name for name, tensor in self._model.named_parameters()}
-        trained = {id(each) for each in self._model.parameters() if each.requires_grad}
+        trained = {id(tensor) for tensor in self._model.parameters() if tensor.requires_grad}
         more = [names[key] for key in names if key in trained - ours.keys()]
         gone = [name for key, name in ours.items() if key not in names]
         require(
@@ -228,8 +231,8 @@ class Replica:
 
     def start(self, rank: int) -> None:
         """Start with empty residuals, and random numbers that differ between ranks."""
-        for each in self.compressed.values():
-            each.state = new_state(each, rank)
+        for slot in self.compressed.values():
+            slot.state = new_state(slot, rank)
 
     def load(self, tensors: Shared) -> None:
         for part in self.parts:
@@ -241,21 +244,21 @@ class Replica:
         """Return a checksum of the shared tensors, and of averages to be applied."""
         total = 0
         for tensor in (*self.shared(), *pending):
-            total = zlib.crc32(bits_of(tensor), total)
+            total = zlib.crc32(bytes_of(tensor).numpy().data, total)
         return total
 
     def steps(self) -> dict[str, int]:
-        return {name: each.state.step for name, each in self.compressed.items()}
+        return {name: slot.state.step for name, slot in self.compressed.items()}
 
     def set_encode_counts(self, every: Sequence[Mapping[str, int]]) -> None:
         """Set the encode counts to the same number on all ranks, and reset the size limits."""
-        for name, each in self.compressed.items():
+        for name, slot in self.compressed.items():
             step = max(theirs[name] for theirs in every)
-            if each.state.step != step:
-                each.state.load_state_dict({**each.state.state_dict(), "step": step})
-            each.limit.reset()
+            if slot.state.step != step:
+                slot.state.load_state_dict({**slot.state.state_dict(), "step": step})
+            slot.limit.reset()
 
     def residual_norm(self) -> float | None:
-        norms = [each.state.residual_norm for each in self.compressed.values()]
+        norms = [slot.state.residual_norm for slot in self.compressed.values()]
         known = [norm for norm in norms if norm is not None]
         return math.hypot(*known) if known else None

@@ -232,10 +232,10 @@ class Heartbeat:
         now = time.monotonic()
         if self.at is not None and now - self.at > 3 * self.interval + 1.0:
             self._pulses.clear()  # this process was stopped: it cannot tell who was silent
-        for each, beat in beats.items():
-            pulse = self._pulses.get(each)
+        for rank, beat in beats.items():
+            pulse = self._pulses.get(rank)
             if pulse is None or pulse.beat < beat:
-                self._pulses[each] = _Pulse(beat, now, again=pulse is not None)
+                self._pulses[rank] = _Pulse(beat, now, again=pulse is not None)
         self.at = now
         return roster
 
@@ -245,7 +245,7 @@ class Heartbeat:
         store.set(key, self._sealed(key, b"%d" % self._beats))
         roster = self._current(store)
         there = {*roster.members, *roster.waiting}
-        return roster, {each: self._beat_of(store, each) for each in there}
+        return roster, {rank: self._beat_of(store, rank) for rank in there}
 
     def silent(self, name: str) -> float:
         """Return the seconds since the last new beat of a rank; 0 for this rank."""
@@ -259,7 +259,7 @@ class Heartbeat:
 
     def alive(self, names: Iterable[str]) -> list[str]:
         """Return the ranks that are not given up."""
-        return [each for each in names if self.silent(each) < self.silence]
+        return [rank for rank in names if self.silent(rank) < self.silence]
 
     def change(self, store: Store, act: Callable[[Roster], Roster]) -> Roster:
         """Change the roster, retrying if other ranks change it at the same time."""
@@ -274,7 +274,7 @@ class Heartbeat:
     def replace(self, store: Store, old: Roster, new: Roster) -> Roster:
         """Replace the roster if nobody has changed it, and return what is there now."""
         new = replace(new, changes=old.changes + 1, by=self.name)
-        texts = (self._sealed(_ROSTER, each.text()) for each in (old, new))
+        texts = (self._sealed(_ROSTER, roster_text.text()) for roster_text in (old, new))
         current = self._read(store.compare_set(_ROSTER, *texts))
         require(
             current != old,  # what a store answers that has none

@@ -50,7 +50,7 @@ class DiLoCoReport:
         sent, seconds, exchanges = flights.figures()
         wire = sent / max(steps, 1)
         world = flights.engine.size
-        dense = 2 * (world - 1) / world * sum(each.tensor.nbytes for each in replica.records)
+        dense = 2 * (world - 1) / world * sum(slot.tensor.nbytes for slot in replica.records)
         return cls(
             rank=flights.engine.rank,
             world_size=world,

@@ -150,7 +150,7 @@ class Calibration(Mapping[str, Gram]):
             yield
 
     def _begin(self, model: nn.Module, args: Any, kwargs: Any) -> None:
-        kind = next((each.device.type for each in self._parameters.values()), "cpu")
+        kind = next((parameter.device.type for parameter in self._parameters.values()), "cpu")
         enabled, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
         args, kwargs = _copied(args, kwargs)
         self._batch = _Batch(args, kwargs, torch.autocast(kind, dtype, enabled))
@@ -264,7 +264,9 @@ class Calibration(Mapping[str, Gram]):
 
         with contextlib.suppress(_ReplayFinished), contextlib.ExitStack() as stack:
             # The same random numbers, with weights replaced and without.
-            cuda = {each.device for each in self._parameters.values() if each.is_cuda}
+            cuda = {
+                parameter.device for parameter in self._parameters.values() if parameter.is_cuda
+            }
             stack.enter_context(torch.random.fork_rng(cuda))
             stack.enter_context(evaluated(self._model))
             stack.enter_context(batch.autocast)

@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import nn
 from gradwire import _native, weights
 from gradwire._validate import require
 from gradwire.errors import CorruptFileError
+from gradwire.torch.tensors import has_no_gaps
 from gradwire.torch.weights import files
 from gradwire.torch.weights.slots import filled, slots_of, unwrapped
 from gradwire.weights.header import check_version, parse_json, require_valid
@@ -98,7 +99,7 @@ def _described(
 
 def _parameters(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> list[str]:
     """Return the names of an optimizer's parameters, in the order of its state dict."""
-    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for i, parameter in enumerate(parameters):
         known, shape = id(parameter) in names, tuple(parameter.shape)
         message = "parameter {} of the optimizer, of shape {}, is not one of the model"
@@ -117,7 +118,7 @@ def _tree(value: Any, name: str, arrays: dict[str, Any]) -> Any:
             name += "'"
         arrays[name] = files.raw_of(value, name)
         # An optimizer's step may walk memory: its state must lie as the parameter does.
-        if value.is_contiguous() or not _is_dense(value.shape, value.stride()):
+        if value.is_contiguous() or not has_no_gaps(value.shape, value.stride()):
             return {"tensor": name}
         return {"tensor": name, "strides": list(value.stride())}
     if type(value) in (list, tuple):
@@ -127,16 +128,6 @@ def _tree(value: Any, name: str, arrays: dict[str, Any]) -> Any:
     if isinstance(value, dict) and all(type(key) in (str, int) for key in value):
         return {"dict": [[key, _tree(v, f"{name}.{key}", arrays)] for key, v in value.items()]}
     raise TypeError(f"{name!r} is a {type(value).__name__}, neither a tensor nor plain data")
-
-
-def _is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Return whether the entries of such a tensor fill their memory, each in its own place."""
-    end = 1
-    for stride, size in sorted(zip(strides, shape, strict=True)):
-        if size != 1 and stride != end:
-            return False
-        end *= size
-    return True
 
 
 def load_checkpoint(
@@ -324,7 +315,7 @@ def _laid_out(value: torch.Tensor, strides: Any) -> torch.Tensor:
     if strides is None:
         return value
     known = isinstance(strides, list) and all(type(n) is int and 0 <= n < 2**62 for n in strides)
-    fits = known and len(strides) == value.dim() and _is_dense(value.shape, strides)
+    fits = known and len(strides) == value.dim() and has_no_gaps(value.shape, strides)
     shape = tuple(value.shape)
     require_valid(fits, "strides {!r:.100} do not fit shape {}", strides, shape)
     return torch.empty_strided(value.shape, strides, dtype=value.dtype).copy_(value)

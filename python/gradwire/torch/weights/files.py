@@ -13,8 +13,9 @@ from torch import nn
 from gradwire import _validate, weights
 from gradwire._validate import require
 from gradwire.errors import CorruptFileError, GradwireError
+from gradwire.torch.tensors import bytes_of
 from gradwire.torch.weights.modules import Activations
-from gradwire.torch.weights.slots import Slot, bytes_of, check_dense, put, slots_of, unwrapped
+from gradwire.torch.weights.slots import Slot, check_dense, put, slots_of, unwrapped
 from gradwire.torch.weights.weight import (
     Packed,
     PackedWeight,

@@ -130,8 +130,12 @@ def weights_of(module: nn.Module) -> list[tuple[nn.Module, str]]:
     """Return the owners and names of the weights whose inputs a module's arguments determine."""
     if reader_of(module) is None:
         return []
-    own = [(module, name) for name in module._parameters if not name.startswith("weight_hr")]
-    return [*own, (module.out_proj, "weight")] if isinstance(module, nn.MultiheadAttention) else own
+    weights = [(module, name) for name in module._parameters if not name.startswith("weight_hr")]
+    return (
+        [*weights, (module.out_proj, "weight")]
+        if isinstance(module, nn.MultiheadAttention)
+        else weights
+    )
 
 
 def _rows(x: torch.Tensor) -> list[Inputs]:
@@ -191,24 +195,24 @@ def _recurrent(module: Any, input: Any, hx: Any = None) -> Reading:
     """Run stacked layers one at a time, without dropout between them."""
     ways, count = 1 + module.bidirectional, len(module._flat_weights) // module.num_layers
     for layer in range(module.num_layers):
-        own, at = (slice(layer * n, (layer + 1) * n) for n in (count, ways))
+        members, at = (slice(layer * n, (layer + 1) * n) for n in (count, ways))
         x = input.data if isinstance(input, PackedSequence) else input
         ih, hh = (
-            [name for name in module._flat_weights_names[own] if name.startswith(kind)]
+            [name for name in module._flat_weights_names[members] if name.startswith(kind)]
             for kind in ("weight_ih", "weight_hh")
         )
         yield module, ih[0], _rows(x)
         parts = ("_flat_weights", "_flat_weights_names", "_flat_weight_refs")
         one = _like(
             module,
-            **{part: getattr(module, part)[own] for part in parts},
+            **{part: getattr(module, part)[members] for part in parts},
             num_layers=1,
             input_size=x.shape[-1],
             dropout=0.0,
         )
         states = hx
         if hx is not None:
-            states = hx[at] if isinstance(hx, torch.Tensor) else tuple(each[at] for each in hx)
+            states = hx[at] if isinstance(hx, torch.Tensor) else tuple(state[at] for state in hx)
         input, _ = one.forward(input, states)
         before = _before(module, input, states[0] if isinstance(states, tuple) else states)
         yield module, hh[0], _rows(before[0])

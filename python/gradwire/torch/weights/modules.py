@@ -281,7 +281,7 @@ def reader_of(module: nn.Module, attribute: str) -> str | None:
     several = parameter is not None and parameter.dim() == 3 and len(parameter) > 1
     if not several or kind.__module__.partition(".")[0] == "torch":
         return None
-    dtypes = {each.dtype for each in module._parameters.values() if each is not None}
+    dtypes = {parameter.dtype for parameter in module._parameters.values() if parameter is not None}
     return "experts" if len(dtypes) == 1 else None
 
 

@@ -22,6 +22,7 @@ from gradwire import _native
 from gradwire._validate import require
 from gradwire.torch import cells, ops
 from gradwire.torch.backends import BackendInUse
+from gradwire.torch.backends.cpu import array_of
 
 FEW = 16
 """Rows of x that are multiplied by codes as they lie; for more, tiles of weights are decoded."""
@@ -126,11 +127,11 @@ def _rows(
     kind = torch.bfloat16 if dtype is torch.bfloat16 else torch.float32
     out = torch.empty(shape, dtype=kind, device="cpu")
     if indices is None:
-        _native.packed_rows(frame.numpy(), cols, 0, rows, _array(out))
+        _native.packed_rows(frame.numpy(), cols, 0, rows, array_of(out))
     else:
         # numpy's arrays of one column of a batch are not contiguous, as in ``ids[:, -1:]``.
         wanted = indices.to(torch.int64).reshape(-1).contiguous()
-        _native.packed_take(frame.numpy(), cols, wanted.numpy(), _array(out.view(-1, cols)))
+        _native.packed_take(frame.numpy(), cols, wanted.numpy(), array_of(out.view(-1, cols)))
     return out.to(dtype)
 
 
@@ -151,13 +152,8 @@ def _tiles(
     data = frame.numpy()
     for start in range(0, rows, TILE):
         tile = space[: min(TILE, rows - start)]
-        _native.packed_rows(data, cols, start, len(tile), _array(tile))
+        _native.packed_rows(data, cols, start, len(tile), array_of(tile))
         yield start, tile.to(dtype)
-
-
-def _array(out: torch.Tensor) -> Any:
-    """Return an array that shares the memory of a tensor; bfloat16 as uint16."""
-    return (out.view(torch.uint16) if out.dtype is torch.bfloat16 else out).numpy()
 
 
 def decoded(

@@ -262,7 +262,7 @@ class _Packer:
                 rounding = "nearest (shared)"
         else:
             solver = self._rounding or COMQ()
-            parts = [type(each).__name__ for each in (self._prepare, solver) if each is not None]
+            parts = [type(part).__name__ for part in (self._prepare, solver) if part is not None]
             rounding = ", ".join(parts)
             packed, error = pack_solved(array, grid, slot.name, gram, solver, self._prepare, cross)
             if gram.count < gram.width:

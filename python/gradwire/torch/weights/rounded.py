@@ -100,9 +100,9 @@ def _change(module: nn.Module, how: dict[str, tuple[Any, ...]]) -> None:
 @functools.lru_cache(maxsize=256)
 def _class_of(base: Any, names: tuple[str, ...]) -> Any:
     kind = _RoundedRecurrent if issubclass(base, nn.RNNBase) else _Rounded
-    own = {name: property(functools.partial(_read, name=name)) for name in names}
+    properties = {name: property(functools.partial(_read, name=name)) for name in names}
     facts = {"_base": base, "_names": names, "__module__": base.__module__}
-    return type(f"Rounded{base.__name__}", (kind, base), {**own, **facts})
+    return type(f"Rounded{base.__name__}", (kind, base), {**properties, **facts})
 
 
 def _remade(base: Any, names: tuple[str, ...]) -> nn.Module:
@@ -138,8 +138,8 @@ def rounded(
     """
     how = (weight, bits, block, fit, clips, name)
     run = torch.ops.gradwire.affine_rounded if in_graph() else _Straight.apply
-    found: torch.Tensor = run(*how)[0]
-    return found
+    values: torch.Tensor = run(*how)[0]
+    return values
 
 
 def _run(
@@ -163,7 +163,7 @@ def _within(values: torch.Tensor, held: PackedWeight, fit: str) -> torch.Tensor:
     # A grid of squares has cells around its values; ends are as exact as float16.
     reach = half + (steps / 2 if fit == "squares" else 0)
     centre, reach = bases + half, reach + 2**-10 * (reach + (bases + half).abs())
-    centre, reach = (each.repeat_interleave(block)[: len(flat)] for each in (centre, reach))
+    centre, reach = (part.repeat_interleave(block)[: len(flat)] for part in (centre, reach))
     within: torch.Tensor = (flat - centre).abs() <= reach
     return within.view_as(values)
 

@@ -9,6 +9,7 @@ from torch import nn
 
 from gradwire._validate import require
 from gradwire.errors import CorruptFileError, CorruptFrameError
+from gradwire.torch.tensors import bytes_of
 from gradwire.torch.weights.modules import Activations, PackedModule, convert, reader_of
 from gradwire.torch.weights.rounded import release
 from gradwire.torch.weights.weight import Packed, PackedWeight
@@ -219,15 +220,6 @@ def check_dense(tensor: torch.Tensor, name: str) -> None:
     dense = tensor.layout is torch.strided and not tensor.is_nested
     require(dense, "{!r} must be dense, got layout {}", name, tensor.layout, kind=TypeError)
     require(not tensor.is_meta, "{!r} is on meta: it has no values", name)
-
-
-def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the bytes of a dense tensor, row by row; on the CPU they share its memory if possible.
-
-    Conjugate and negative views, whose memory holds other values, are resolved.
-    """
-    plain = tensor.detach().cpu().resolve_conj().resolve_neg()
-    return plain.contiguous().reshape(-1).view(torch.uint8)
 
 
 def put(

@@ -211,8 +211,8 @@ class WeightView(torch.Tensor):
         of_one = func is torch.Tensor.__getitem__ and isinstance(args[0], cls)
         if of_one and (row := args[0]._row(args[1])) is not None:
             return cls.of(row, args[0]._refusal)
-        known = [each.values() for each in views]
-        before = [_version(each) for each in known]
+        known = [view.values() for view in views]
+        before = [_version(values) for values in known]
         args, kwargs = tree_map_only(cls, cls.values, (args, kwargs))
         result = func(*args, **kwargs)
         for view, values, version in zip(views, known, before, strict=True):
@@ -249,7 +249,7 @@ class WeightView(torch.Tensor):
 
 
 def _views(tree: Any) -> Iterator[WeightView]:
-    return (each for each in tree_leaves(tree) if isinstance(each, WeightView))
+    return (leaf for leaf in tree_leaves(tree) if isinstance(leaf, WeightView))
 
 
 def _writes(func: Any, args: Any, kwargs: Any) -> bool:
