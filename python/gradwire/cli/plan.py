@@ -126,7 +126,7 @@ def main(argv: Sequence[str]) -> int:
         parser.error(f"argument --codecs: {error}")
     try:
         if options.calibration is not None:
-            calibration = _loaded(options.calibration, codecs)
+            calibration = _load(options.calibration, codecs)
         else:
             calibration = calibrate(codecs, seconds=1.0)
         if options.save is not None:
@@ -149,7 +149,7 @@ def _codecs(options: argparse.Namespace) -> dict[str, Codec]:
     return codecs
 
 
-def _loaded(path: Path, codecs: dict[str, Codec]) -> Calibration:
+def _load(path: Path, codecs: dict[str, Codec]) -> Calibration:
     """Return a saved calibration for these codecs, whose exchange does not matter to it."""
     calibration = Calibration.load(path)
     costs = dict(calibration.codecs)
@@ -248,14 +248,14 @@ def _table(rows: Sequence[Row]) -> str:
         "method": [row.prediction.method.name for row in rows],
         "step": [duration(row.prediction.step) for row in rows],
         "speed-up": [f"{row.speedup:.3g}x {mark(row)}" for row in rows],
-        "pays on link": [_shown(row.link) for row in rows],
+        "pays on link": [_link_text(row.link) for row in rows],
         "sent": [size(row.prediction.sent) for row in rows],
         "memory": [size(row.memory) for row in rows],
     }
     return "\n".join([*columns(table, {"method"}), "", _NOTES])
 
 
-def _shown(of: Range) -> str:
+def _link_text(of: Range) -> str:
     if of is None:
         return "-"
     low, high = of

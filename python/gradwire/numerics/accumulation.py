@@ -56,7 +56,7 @@ def variance_retention(
     Ultra-Low Precision Training Of Deep Networks", ICLR 2019: the variance retention ratio, with
     full and partial swamping, and its form for chunks.
     """
-    n, product, chunk = _checked(n, product, chunk)
+    n, product, chunk = _check_sum(n, product, chunk)
     mantissa = _validate.integer("mantissa", mantissa, low=1, high=_MOST)
     return 1.0 - _share_lost(n, mantissa, product, chunk)
 
@@ -76,7 +76,7 @@ def mantissa_bits(n: int, product: int, chunk: int | None = None) -> int:
     -------
     int
     """
-    n, product, chunk = _checked(n, product, chunk)
+    n, product, chunk = _check_sum(n, product, chunk)
     for bits in range(1, _MOST):
         if n * _share_lost(n, bits, product, chunk) < _LOST:
             return bits
@@ -111,7 +111,7 @@ def sum_error(n: int, mantissa: int) -> float:
     return 0.023 * n * 4.0**-mantissa
 
 
-def _checked(n: int, product: int, chunk: int | None) -> tuple[int, int, int | None]:
+def _check_sum(n: int, product: int, chunk: int | None) -> tuple[int, int, int | None]:
     n = _validate.integer("n", n, low=1)
     product = _validate.integer("product", product, low=1, high=_MOST)
     if chunk is not None:

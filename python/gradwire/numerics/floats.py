@@ -98,7 +98,7 @@ class Float(Checked):
             float32, which holds each of them exactly, of the shape of x.
         """
         random = _generator(self)
-        return _by_pieces(_floats("x", x), np.float32, lambda piece: _rounded(self, piece, random))
+        return _by_pieces(_floats("x", x), np.float32, lambda piece: _round(self, piece, random))
 
     def encode(self, x: ArrayLike) -> Any:
         """Round values as `round`, and return the bits of the results.
@@ -110,10 +110,10 @@ class Float(Checked):
             sign it had and the first bit of the mantissa.
         """
         random = _generator(self)
-        return _by_pieces(_floats("x", x), self.dtype, lambda piece: self._encoded(piece, random))
+        return _by_pieces(_floats("x", x), self.dtype, lambda piece: self._codes_of(piece, random))
 
-    def _encoded(self, x: NDArray[Any], random: np.random.Generator | None) -> NDArray[np.uint64]:
-        numbers = _rounded(self, x, random)
+    def _codes_of(self, x: NDArray[Any], random: np.random.Generator | None) -> NDArray[np.uint64]:
+        numbers = _round(self, x, random)
         scale = _binades(self, numbers)
         special = ~np.isfinite(numbers)
         units = np.abs(np.where(special, 0.0, numbers)) / (scale * 2.0**-self.mantissa)
@@ -150,9 +150,9 @@ class Float(Checked):
         _validate.require(
             not most >> self.bits, "codes must have at most {} bits, got {:#x}", self.bits, most
         )
-        return _by_pieces(array, np.float32, self._decoded)
+        return _by_pieces(array, np.float32, self._numbers_of)
 
-    def _decoded(self, codes: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.float64]:
+    def _numbers_of(self, codes: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.float64]:
         bits = codes.astype(np.int64)
         exponent = (bits >> self.mantissa) & (2**self.exponent - 1)
         fraction = bits & (2**self.mantissa - 1)
@@ -240,7 +240,7 @@ def _sum(
                 total[at] = _sum_one(terms[:, *at], format)
             return total
         for term in terms:
-            total = _rounded(format, total + term.astype(np.float64), random)
+            total = _round(format, total + term.astype(np.float64), random)
     return total
 
 
@@ -268,7 +268,7 @@ def _generator(format: Float) -> np.random.Generator | None:
     return None if format.rounding == "nearest" else np.random.default_rng(format.seed)
 
 
-def _rounded(
+def _round(
     format: Float, x: NDArray[Any], random: np.random.Generator | None
 ) -> NDArray[np.float64]:
     with np.errstate(over="ignore", invalid="ignore"):  # beyond float64, and NaN that signals

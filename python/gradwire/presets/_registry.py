@@ -67,7 +67,7 @@ def preset(
 
     def register(build: Callable[P, Codec]) -> Callable[P, Codec]:
         if build.__doc__:  # not with python -OO
-            build.__doc__ = _documented(build, example or {}, paper)
+            build.__doc__ = _full_docstring(build, example or {}, paper)
         found = Preset(
             name=build.__name__, build=build, summary=summary, paper=paper, example=example or {}
         )
@@ -89,7 +89,9 @@ def composition(
     )
 
 
-def _documented(build: Callable[..., Codec], example: Mapping[str, Any], paper: str | None) -> str:
+def _full_docstring(
+    build: Callable[..., Codec], example: Mapping[str, Any], paper: str | None
+) -> str:
     """Return the docstring of a preset with all options, what it returns and raises, and papers."""
     text, _, options_text = inspect.cleandoc(build.__doc__ or "").partition(
         "\n\nParameters\n----------\n"

@@ -263,7 +263,7 @@ def _about(text: str | None, sections: Mapping[str, Section]) -> About:
     check_version(about, "packed tensors")
     tensors: Any = about.get("tensors")
     require_valid(isinstance(tensors, dict), "metadata {!r} lists no tensors", KEY)
-    table = {name: _described(name, fields, sections) for name, fields in tensors.items()}
+    table = {name: _read_entry(name, fields, sections) for name, fields in tensors.items()}
     for name, fields in table.items():
         alone = not fields["more"] or name + MORE not in table
         require_valid(alone, "it is listed beside {!r}, whose further bits it is", name, name=name)
@@ -276,15 +276,17 @@ def _about(text: str | None, sections: Mapping[str, Section]) -> About:
     return About(table, base, header)
 
 
-def _described(name: str, fields: Any, sections: Mapping[str, Section]) -> dict[str, Any]:
+def _read_entry(name: str, fields: Any, sections: Mapping[str, Section]) -> dict[str, Any]:
     require_valid(isinstance(fields, dict), "the metadata does not describe it", name=name)
     shape, dtype = _shape(fields.get("shape"), name), fields.get("dtype")
     require_valid(dtype in DTYPES, "its dtype is {!r:.100}", dtype, name=name)
-    have, numel = _bytes_named(name, sections), math.prod(shape)
+    have, numel = _length_of(name, sections), math.prod(shape)
     if "coding" not in fields:
         fits = 1 <= numel <= MAX_NUMEL
         require_valid(fits, "its shape {} has not 1 to {} entries", shape, MAX_NUMEL, name=name)
-        return {"shape": shape, "dtype": dtype, "coding": None} | _packed(name, fields, sections)
+        return {"shape": shape, "dtype": dtype, "coding": None} | _read_packed(
+            name, fields, sections
+        )
     how = fields["coding"]
     require_valid(how in coding.CODINGS, "its coding is {!r:.100}", how, name=name)
     least = coding.least(numel * (bits_of(NAMES[dtype]) or 0) // 8)
@@ -292,14 +294,14 @@ def _described(name: str, fields: Any, sections: Mapping[str, Section]) -> dict[
     return {"shape": shape, "dtype": dtype, "coding": how, "more": 0}
 
 
-def _bytes_named(name: str, sections: Mapping[str, Section]) -> int:
+def _length_of(name: str, sections: Mapping[str, Section]) -> int:
     section = sections.get(name)
     if section is not None and section.dtype == PACKED and len(section.shape) == 1:
         return section.shape[0]
     raise CorruptFileError(f"there are no bytes named {name!r}", name)
 
 
-def _packed(
+def _read_packed(
     name: str, fields: Mapping[str, Any], sections: Mapping[str, Section]
 ) -> dict[str, Any]:
     more, error = 0, fields.get("error", 0)
@@ -307,7 +309,7 @@ def _packed(
         further = fields["further"]
         known = _are_whole(further) and len(further) == 1 and 1 <= further[0] <= 7
         require_valid(known, "its further bits are {!r:.100}", further, name=name)
-        _bytes_named(name + MORE, sections)
+        _length_of(name + MORE, sections)
         more = further[0]
     finite = type(error) in (int, float) and 0 <= error < math.inf
     require_valid(finite, "its error is {!r:.100}", error, name=name)

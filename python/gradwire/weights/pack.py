@@ -106,7 +106,7 @@ def pack_solved(
         raise NonFiniteError(int(wrong.sum()), int(wrong.argmax()), name or None)
     wanted = rows if cross is None else gram.compensated(rows, cross)
     _check_reach(label, wanted)
-    affine = _fitted(label, rows.shape, quantize)
+    affine = _fit_blocks(label, rows.shape, quantize)
     require(
         affine.block is not None and affine.rounding == "nearest",
         "{}: chosen codes cannot be rounded randomly; give a block, got {!r}",
@@ -117,11 +117,11 @@ def pack_solved(
     try:
         for part, matrix in gram.parts(wanted):
             if prepare is not None:
-                part = _checked(prepare.prepare(part, matrix, affine), part.shape, prepare)
+                part = _check_result(prepare.prepare(part, matrix, affine), part.shape, prepare)
             solutions.append(solver.solve(part, matrix, affine))
         arrays = map(np.concatenate, zip(*solutions, strict=True))
         shapes = (rows.shape, blocks, blocks)
-        grids = [_checked(a, shape, solver) for a, shape in zip(arrays, shapes, strict=True)]
+        grids = [_check_result(a, shape, solver) for a, shape in zip(arrays, shapes, strict=True)]
         frame = memoryview(_native.packed_of_codes(wanted, affine.get_config(), *grids))
     except ValueError as error:
         raise ValueError(f"{label}: {error}") from error
@@ -149,7 +149,7 @@ def encoded(values: NDArray[np.float32], quantize: Affine, name: str = "") -> me
     """Return the frame of a tensor, each value rounded separately. Errors are as in `pack`."""
     label = _label(name)
     _check_size(label, values.size)
-    codec = _codec(_fitted(label, values.shape, quantize))
+    codec = _codec(_fit_blocks(label, values.shape, quantize))
     state = codec.init_state(values.size, name=name or None)
     frame = memoryview(codec.encode(values.reshape(-1), state))
     saturates = int.from_bytes(frame[_EXPONENT], "little", signed=True) == _LEAST_EXPONENT
@@ -163,7 +163,7 @@ def _check_reach(label: str, values: NDArray[np.float32]) -> None:
     require(most <= LARGEST, "{} has magnitudes beyond 2**118, which no grid reaches", label)
 
 
-def _fitted(label: str, shape: tuple[int, ...], quantize: Affine) -> Affine:
+def _fit_blocks(label: str, shape: tuple[int, ...], quantize: Affine) -> Affine:
     """Return a grid whose blocks divide the rows of a tensor."""
     block = fitting_block(shape, quantize.block)
     require(
@@ -202,7 +202,7 @@ def shape_for(gram: Gram, shape: tuple[int, ...], label: str) -> tuple[int, int]
     return rows, gram.width
 
 
-def _checked(array: Any, shape: tuple[int, ...], of: object) -> NDArray[Any]:
+def _check_result(array: Any, shape: tuple[int, ...], of: object) -> NDArray[Any]:
     """Return a solver's result, contiguous: codes as uint8, others as float32."""
     result, solver = np.asarray(array), type(of).__name__
     fits = result.shape == shape

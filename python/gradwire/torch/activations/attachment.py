@@ -21,7 +21,7 @@ from gradwire._validate import require
 from gradwire.torch.activations.forms import Encoder
 from gradwire.torch.activations.report import ActivationReport, Tally
 from gradwire.torch.activations.saved import Origins, Packing, Saved
-from gradwire.torch.activations.table import Activation, Reads, Rules, chosen
+from gradwire.torch.activations.table import Activation, Reads, Rules, select_modules
 
 
 def attach(
@@ -103,7 +103,7 @@ def attach(
     block = _validate.integer("block", block, low=1, high=_validate.MAX_NUMEL)
     least = _validate.integer("least", least, low=1)
     seed = _validate.integer("seed", seed, low=0, high=2**64 - 1)
-    packed, left = chosen(model, bits, rules)
+    packed, left = select_modules(model, bits, rules)
     modules = dict(model.named_modules())
     for name in packed:
         hooks = modules[name]._forward_pre_hooks.values()

@@ -147,7 +147,7 @@ class Bits:
     def values(self) -> torch.Tensor:
         if self._dtype is torch.bool:
             return self.chosen()
-        return looked_up(torch.tensor(self._values, dtype=self._dtype), self._unpacked())
+        return look_up(torch.tensor(self._values, dtype=self._dtype), self._unpacked())
 
     def _unpacked(self) -> torch.Tensor:
         if self._bits.is_cpu:
@@ -156,7 +156,7 @@ class Bits:
         return cells.unpacked(self._bits, self._numel, 1)
 
 
-def looked_up(table: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+def look_up(table: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
     """Return the entries of a small table, which is on the CPU, at positions on any device."""
     if not at.is_cpu:
         return table.to(at.device)[at.to(torch.int64)]

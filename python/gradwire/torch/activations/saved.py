@@ -209,13 +209,13 @@ class Packing:
             key = reads, self._encoder.bits, self._entries, x.shape, x.stride()
         form: Form | str | None = origin.form(key)
         if form is None:
-            form = self._made(x, dense, key)
+            form = self._encode(x, dense, key)
             if not isinstance(form, str):
                 origin.keep(key, form, x)
                 self._tally.kept += form.nbytes
         return form
 
-    def _made(self, x: torch.Tensor, dense: bool, key: Any) -> Form | str:
+    def _encode(self, x: torch.Tensor, dense: bool, key: Any) -> Form | str:
         x, flat = x.detach(), _flat(x, dense)
         if key is torch.bool:
             return Bits(flat, (0.0, 1.0), torch.bool)

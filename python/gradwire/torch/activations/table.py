@@ -20,7 +20,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from gradwire import _rules, _validate
 from gradwire._validate import require
-from gradwire.torch.activations.forms import Bits, Encoder, Form, looked_up
+from gradwire.torch.activations.forms import Bits, Encoder, Form, look_up
 
 _POINTS = 4096
 _GAP = 32
@@ -85,7 +85,7 @@ class Slopes:
         """Return values with these slopes, one-dimensional."""
         values, low, high = self._table[:3]
         place = self._codes.values().sub_(low).mul_((len(values) - 1) / (high - low)).add_(0.5)
-        x = looked_up(values, place.clamp_(0, len(values) - 1).to(torch.int32))
+        x = look_up(values, place.clamp_(0, len(values) - 1).to(torch.int32))
         if self._above is not None:
             x.masked_fill_(self._above.chosen(), self._table.above)
         return x
@@ -94,7 +94,7 @@ class Slopes:
 @functools.lru_cache
 def _table(slope: Slope, dtype: torch.dtype) -> _Table:
     """Return values for all slopes, which are found by trying."""
-    x = torch.unique(_tried(slope).to(dtype))
+    x = torch.unique(_sample_values(slope).to(dtype))
     slopes = slope.of(x).to(torch.float64)
     x, slopes = x[slopes.isfinite()], slopes[slopes.isfinite()]
     ends = {float(slopes[at]): x[at] for at in (0, -1)}  # of saturation
@@ -118,7 +118,7 @@ def _table(slope: Slope, dtype: torch.dtype) -> _Table:
     return _Table(values, low, high, split, above)
 
 
-def _tried(slope: Slope) -> torch.Tensor:
+def _sample_values(slope: Slope) -> torch.Tensor:
     """Return values of all sizes, and those at, beside and between the bounds of the activation."""
     bounds = np.array([bound for bound in slope.arguments if isinstance(bound, float)], np.float64)
     beside = [bounds * (1 + way) for way in (-1e-2, -1e-7, 0.0, 1e-7, 1e-2)]
@@ -237,7 +237,7 @@ def by_channel(module: nn.Module) -> bool:
 Rules = Mapping[str | type[nn.Module], int | None]
 
 
-def chosen(
+def select_modules(
     model: nn.Module, bits: int, rules: Rules | None
 ) -> tuple[dict[str, tuple[int, Reads | Activation]], dict[str, str]]:
     """Return bits and reads by names of modules to pack, and the reasons for skipping others.
@@ -252,7 +252,7 @@ def chosen(
     used = set()
     for name, module in every.items():
         key = next((key for key in rules if _matches(key, name, module)), None)
-        reads = _known(module)
+        reads = _reads_of(module)
         if isinstance(reads, str) and inspect.isclass(key):
             reads = Reads.VALUES
         wanted = bits if key is None else rules[key]
@@ -278,7 +278,7 @@ def chosen(
     return packed, left
 
 
-def _known(module: nn.Module) -> Reads | Activation | str:
+def _reads_of(module: nn.Module) -> Reads | Activation | str:
     """Return what a module's backward reads, or the reason why that is unknown."""
     for kind in type(module).__mro__:
         reads = TABLE.get(kind)

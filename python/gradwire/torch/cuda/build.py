@@ -178,7 +178,7 @@ class Toolkit:
         return run([str(self.nvcc), "--version"])
 
 
-def _of_the_machine() -> Toolkit | None:
+def _machine_toolkit() -> Toolkit | None:
     homes = filter(None, (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")))
     places = [Path(home, "bin", "nvcc") for home in homes]
     if nvcc_path := shutil.which("nvcc"):
@@ -187,7 +187,7 @@ def _of_the_machine() -> Toolkit | None:
     return next((Toolkit(nvcc) for nvcc in places if nvcc.is_file()), None)
 
 
-def _of_wheels() -> Toolkit | None:
+def _wheel_toolkit() -> Toolkit | None:
     # A wheel of one part may lie in another folder than that of another part.
     folders = [*site.getsitepackages(), site.getusersitepackages(), *sys.path]
     roots = [Path(folder, "nvidia", "cu13") for folder in dict.fromkeys(folders) if folder]
@@ -205,7 +205,7 @@ def find_toolkit() -> Toolkit:
     Looks at ``$CUDA_HOME``, ``$CUDA_PATH``, ``$PATH``, ``/usr/local/cuda``, and then at installed
     packages. Raises an ExtensionError if there is none.
     """
-    toolkit = _of_the_machine() or _of_wheels()
+    toolkit = _machine_toolkit() or _wheel_toolkit()
     if toolkit is None:
         raise ExtensionError(
             "no CUDA compiler was found: install the CUDA toolkit (12 or 13) and set CUDA_HOME, or "

@@ -47,10 +47,10 @@ def status() -> Status:
             f"the package gradwire-cuda has version {package.__version__}, and gradwire {VERSION}: "
             f"build version {VERSION} with `make cuda` in the sources of gradwire",
         )
-    return _built()
+    return _from_cache()
 
 
-def _built() -> Status:
+def _from_cache() -> Status:
     """Return the library from the cache that has code for most of the GPUs here."""
     builds = build.cached()
     if not builds:
@@ -80,7 +80,7 @@ def _built() -> Status:
 
 
 @cache
-def _loaded(path: Path) -> None:
+def _load_library(path: Path) -> None:
     try:
         if (why := build.broken_seal(path.read_bytes())) is not None:
             raise ExtensionError(
@@ -113,7 +113,7 @@ def load() -> Status:
     library = status()
     if library.library is None:
         raise ExtensionError(library.reason)
-    _loaded(library.library)
+    _load_library(library.library)
     return library
 
 

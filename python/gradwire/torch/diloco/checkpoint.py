@@ -132,7 +132,7 @@ def _some(names: Iterable[str]) -> str:
 
 def save(replica: Replica, flights: FragmentExchanges) -> dict[str, Any]:
     """Return what `DiLoCo.state_dict` describes."""
-    pending = flights.settled()
+    pending = flights.wait_for_averages()
     saved = residuals.save(
         replica.compressed,
         replica.codec.get_config(),
@@ -144,7 +144,7 @@ def save(replica: Replica, flights: FragmentExchanges) -> dict[str, Any]:
         "shared": {part: part.shared for part in replica.parts},
         "velocity": {part: part.velocity for part in replica.parts if part.velocity is not None},
         "pending": pending,
-        "sent": flights.as_sent(),
+        "sent": flights.sent_parameters(),
     }
     tensors = {
         kind: {

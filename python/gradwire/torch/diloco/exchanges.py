@@ -63,7 +63,7 @@ class FragmentExchanges:
         self._replica.check()
         number = self._position["sent"]
         parts = self._fragment(number)
-        flats = _own(parts)
+        flats = _own_flats(parts)
         # Pseudo-gradients: by what this rank has moved the parameters, negated.
         buckets = [(part.contents, (part.shared - flat).float()) for part, flat in flats.items()]
 
@@ -72,7 +72,7 @@ class FragmentExchanges:
         first = number % len(self._replica.fragments) == 0 and untrained.settings
         changes = untrained.changed() if first else None
 
-        def heard(every: list[str]) -> None:
+        def read_messages(every: list[str]) -> None:
             if changes is not None:
                 with self.engine.control.act("untrained tensors") as channel:
                     flight.untrained = untrained.average(channel, changes)
@@ -85,7 +85,7 @@ class FragmentExchanges:
                 self._heard = number
 
         message = _WANTED if self._wanted() else ""
-        call = Call("diloco", number, {"exchange": number}, heard, message)
+        call = Call("diloco", number, {"exchange": number}, read_messages, message)
         flight.started = start(self.engine, call, buckets)
         self._count_message()
         self._exchanges += 1
@@ -99,7 +99,7 @@ class FragmentExchanges:
         flight = self._flying[0]
         begun = time.perf_counter()
         try:
-            flight.settle()
+            flight.wait()
             if self._confirm is not None:
                 self._count_message()
                 self._confirm.compare("applied", str(flight.number))
@@ -107,23 +107,23 @@ class FragmentExchanges:
             self._waited += time.perf_counter() - begun
         self._make()
 
-    def arrive(self) -> None:
+    def wait_for_all(self) -> None:
         """Wait until every exchange has arrived or is lost, whatever its outcome."""
         for flight in self._flying:
             try:
-                flight.settle()
+                flight.wait()
             except ExchangeError:
                 break
 
-    def settled(self) -> Flats:
+    def wait_for_averages(self) -> Flats:
         """Wait for the averages, to be applied later; drop failed exchanges, to be sent again."""
-        self.arrive()
+        self.wait_for_all()
         there = list(itertools.takewhile(lambda flight: flight.arrived, self._flying))
         means = {part: mean for flight in there for part, mean in flight.averages().items()}
         self._forget(self._position["applied"] + len(there))
         return means
 
-    def as_sent(self) -> Flats:
+    def sent_parameters(self) -> Flats:
         """Return this rank's parameters as sent, for the exchanges in progress."""
         return {part: flat for flight in self._flying for part, flat in flight.own.items()}
 
@@ -161,7 +161,7 @@ class FragmentExchanges:
             part.write(part.shared)
         if self._replica.outer.carry:
             for flight in self._flying:
-                flight.own = _own(flight.parts)
+                flight.own = _own_flats(flight.parts)
 
     def _make(self) -> None:
         flight = self._flying.popleft()
@@ -180,9 +180,9 @@ class FragmentExchanges:
 
     # Other ranks ------------------------------------------------------------------------------
 
-    def land(self) -> None:
+    def wait_and_disconnect(self) -> None:
         """Wait until every exchange has arrived or is lost, and disconnect from these ranks."""
-        self.arrive()
+        self.wait_for_all()
         self.engine.pipeline.flush()
         self.engine.abandon()
 
@@ -191,7 +191,7 @@ class FragmentExchanges:
         """The exchanges that have arrived, and whether their averages are finite."""
         return {flight.number: flight.failure is None for flight in self._flying if flight.arrived}
 
-    def follow(self, applied: int, sent: int) -> TensorError | None:
+    def catch_up(self, applied: int, sent: int) -> TensorError | None:
         """Apply and undo exchanges as other ranks did; return the error that one of them raised."""
         failure = None
         while self._position["applied"] < applied:
@@ -212,7 +212,7 @@ class FragmentExchanges:
                 worker.run_in_sender(step.undo_all)
         self._forget(number)
 
-    def count(self) -> None:
+    def make_final(self) -> None:
         """Make all exchanges that have arrived final: they can no longer be undone."""
         for flight in self._flying:
             flight.started = None
@@ -250,7 +250,7 @@ class FragmentExchanges:
         self._before += _MESSAGE * (self.engine.size - 1)
 
 
-def _own(parts: Iterable[FragmentState]) -> Flats:
+def _own_flats(parts: Iterable[FragmentState]) -> Flats:
     return {part: part.own() for part in parts}
 
 
@@ -270,7 +270,7 @@ class FragmentExchange:
     def arrived(self) -> bool:
         return self.means is not None or self.failure is not None
 
-    def settle(self) -> None:
+    def wait(self) -> None:
         """Wait for the averages, and keep them; raise the ExchangeError if it was lost."""
         if self.arrived:
             return
@@ -282,7 +282,7 @@ class FragmentExchange:
 
     def averages(self) -> Flats:
         """Wait, and return the averages; raise a TensorError if they are not finite."""
-        self.settle()
+        self.wait()
         if self.means is None:
             assert self.failure is not None
             raise fresh(self.failure) from None

@@ -113,7 +113,7 @@ class Membership:
         require(not self._begun, "a Membership is for one DiLoCo: make another one")
         self._begun = True
         watch = self._watch
-        link = StoreClient(self._connect, watch.timeout, watch.interval, watch.look)
+        link = StoreClient(self._connect, watch.timeout, watch.interval, watch.beat_and_read)
         self._link = link
         # With this object, or this process, ends what others would wait for.
         self._end = weakref.finalize(self, _leave_when_collected, link, watch)
@@ -139,9 +139,9 @@ class Membership:
         self._ask(waiting, settings)
         said = WaitLog(watch, self.min_size, waiting.trained, began)
         while True:
-            roster = self._open.call(watch.look)
+            roster = self._open.call(watch.beat_and_read)
             if roster.generation > self._generation and self.name in roster.members:
-                return self._formed(roster)
+                return self._generation_of(roster)
             if self.name not in roster.waiting:  # a generation without this rank
                 self._refused = self._refused + 1 if failed else 0
                 if self._refused == _REFUSED:
@@ -151,14 +151,16 @@ class Membership:
                         "without it: set GLOO_SOCKET_IFNAME to a network that connects them"
                     )
                 failed, asked = 0, time.monotonic()
-                self._ask(waiting.again(), settings)
+                self._ask(waiting.without_failure(), settings)
             elif chosen := self._complete(roster, time.monotonic() - asked):
-                self._open.call(partial(watch.replace, old=roster, new=roster.formed(chosen)))
+                self._open.call(
+                    partial(watch.replace, old=roster, new=roster.with_generation(chosen))
+                )
                 continue
-            elif not roster.apart(watch.alive(roster.waiting), self.min_size):
+            elif not roster.is_split(watch.alive(roster.waiting), self.min_size):
                 failed, close = roster.waiting[self.name].failed, time.monotonic()
             elif time.monotonic() - close > watch.timeout:  # whoever reaches whom was long ago
-                self._open.call(partial(watch.replace, old=roster, new=roster.again()))
+                self._open.call(partial(watch.replace, old=roster, new=roster.without_failures()))
                 continue
             said.waiting(roster)
             if time.monotonic() - began > self._patience:
@@ -173,7 +175,7 @@ class Membership:
         self._refused = 0
 
     def _ask(self, waiting: Waiting, settings: Mapping[str, str]) -> None:
-        self._change(lambda roster: roster.joined(self.name, waiting, settings))
+        self._change(lambda roster: roster.with_waiting(self.name, waiting, settings))
 
     def _change(self, act: Callable[[Roster], Roster]) -> Roster:
         return self._open.call(partial(self._watch.change, act=act))
@@ -193,10 +195,10 @@ class Membership:
             awaited = watch.alive(missing) and waited < watch.timeout
             if self.name not in roster.members or awaited:
                 return []
-        chosen = roster.chosen(alive)
+        chosen = roster.next_members(alive)
         return chosen if self.name in chosen and len(chosen) >= self.min_size else []
 
-    def _formed(self, roster: Roster) -> Generation:
+    def _generation_of(self, roster: Roster) -> Generation:
         self._generation = generation = roster.generation
         link, secret, members = self._open, self._secret, roster.members
         LOG.info("generation %d: %s", generation, ", ".join(members))
@@ -220,7 +222,7 @@ class Membership:
         """
         watch = self._watch
         if watch.age > watch.timeout:
-            self._open.call(watch.look)
+            self._open.call(watch.beat_and_read)
         roster = watch.roster
         return (
             roster.generation != self._generation
@@ -274,7 +276,7 @@ def _secret(token: str | None, store: object) -> Secret | None:
 
 
 def _without(watch: Heartbeat, store: Store) -> Roster:
-    return watch.change(store, lambda roster: roster.left(watch.name))
+    return watch.change(store, lambda roster: roster.without(watch.name))
 
 
 def _leave_when_collected(link: StoreClient, watch: Heartbeat) -> None:
@@ -331,7 +333,7 @@ class WaitLog:
         alive = watch.alive(roster.waiting)
         if len(alive) < size:
             return True, f"waiting for more ranks: there are {len(alive)}, and min_size={size}"
-        if roster.apart(alive, size):
+        if roster.is_split(alive, size):
             return True, (
                 f"waiting until ranks reach each other: of {', '.join(alive)}, fewer than "
                 f"min_size={size} do. All of them connect again after {watch.timeout:g} seconds; "

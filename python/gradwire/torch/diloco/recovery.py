@@ -65,11 +65,11 @@ def decide(every: Sequence[RankReport], *, trained: bool = False) -> RecoveryPla
     held = max(every[rank].held for rank in valid)
     old = [rank for rank in valid if every[rank].held == held]
     if held == 0:
-        return _begin(every, old)
+        return _first_plan(every, old)
     applied = max(every[rank].position["applied"] for rank in old)
     source = next(rank for rank in old if every[rank].position["applied"] == applied)
     first = every[source]
-    keep = frozenset(rank for rank in old if _follows(every[rank], first))
+    keep = frozenset(rank for rank in old if _can_reach(every[rank], first))
     ready = max(applied, first.settled)
     if len(old) == first.size:  # nobody is lost, so that nobody could disagree later
         while all(ready in every[rank].arrived for rank in keep):
@@ -79,7 +79,7 @@ def decide(every: Sequence[RankReport], *, trained: bool = False) -> RecoveryPla
     return RecoveryPlan(source, keep, position, finite, {**first.counted, held: ready})
 
 
-def _begin(every: Sequence[RankReport], valid: Sequence[int]) -> RecoveryPlan:
+def _first_plan(every: Sequence[RankReport], valid: Sequence[int]) -> RecoveryPlan:
     """Return the plan for ranks that have not trained together: the furthest checkpoint."""
 
     def progress(rank: int) -> tuple[bool, int, int]:
@@ -95,7 +95,7 @@ def _begin(every: Sequence[RankReport], valid: Sequence[int]) -> RecoveryPlan:
     return RecoveryPlan(source, frozenset(keep), first.position, first.arrived, first.counted)
 
 
-def _follows(report: RankReport, first: RankReport) -> bool:
+def _can_reach(report: RankReport, first: RankReport) -> bool:
     """Return whether a rank can reach the shared parameters of the first one by itself."""
     mine, theirs = report.position["applied"], first.position["applied"]
     if mine == theirs:

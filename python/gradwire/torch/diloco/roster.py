@@ -49,7 +49,7 @@ class Waiting:
             tuple(_name(entry) for entry in _of(list, fields["reached"])),
         )
 
-    def again(self) -> "Waiting":
+    def without_failure(self) -> "Waiting":
         """Return a copy without the record of its failure."""
         return replace(self, failed=0, reached=())
 
@@ -91,7 +91,7 @@ class Roster:
     def text(self) -> bytes:
         return json.dumps({"version": VERSION, **asdict(self)}).encode()
 
-    def joined(self, name: str, waiting: Waiting, settings: Mapping[str, str]) -> "Roster":
+    def with_waiting(self, name: str, waiting: Waiting, settings: Mapping[str, str]) -> "Roster":
         """Return it with one more waiting rank; raise a ValueError if its settings differ."""
         for what, value in self.settings.items():
             if settings.get(what) != value:
@@ -102,7 +102,7 @@ class Roster:
         others = {other: entry for other, entry in self.waiting.items() if other != name}
         return replace(self, waiting={**others, name: waiting}, settings=dict(settings))
 
-    def left(self, name: str) -> "Roster":
+    def without(self, name: str) -> "Roster":
         """Return it without a rank. After the last rank has left, settings may change."""
         members = tuple(other for other in self.members if other != name)
         waiting = {other: entry for other, entry in self.waiting.items() if other != name}
@@ -110,7 +110,7 @@ class Roster:
         trained = self.trained and bool(members or waiting)
         return replace(self, members=members, waiting=waiting, settings=settings, trained=trained)
 
-    def formed(self, chosen: Collection[str]) -> "Roster":
+    def with_generation(self, chosen: Collection[str]) -> "Roster":
         """Return it with the next generation; members come first, in their order.
 
         Waiting ranks that are not members no longer wait, and may ask again.
@@ -125,7 +125,7 @@ class Roster:
             trained=self.trained or any(self.waiting[other].trained for other in ordered),
         )
 
-    def chosen(self, alive: Collection[str]) -> list[str]:
+    def next_members(self, alive: Collection[str]) -> list[str]:
         """Return the ranks that can form the next generation, among those waiting and alive.
 
         If all members came back but could not reach each other, the network is split. Then the
@@ -140,22 +140,22 @@ class Roster:
         ordered = [*self.members, *(name for name in there if name not in self.members)]
         ordered.sort(key=lambda name: there[name].held < most)
         best = max(
-            (self._connected(name, ordered, failed) for name in ordered),
+            (self._group_of(name, ordered, failed) for name in ordered),
             key=lambda group: (sum(there[name].held == most for name in group), len(group)),
         )
         return [name for name in there if name in best]
 
-    def apart(self, alive: Collection[str], size: int) -> bool:
+    def is_split(self, alive: Collection[str], size: int) -> bool:
         """Return whether ``size`` ranks wait and are alive, but too few reach each other."""
         there = sum(name in alive for name in self.waiting)
-        return there >= size > len(self.chosen(alive))
+        return there >= size > len(self.next_members(alive))
 
-    def again(self) -> "Roster":
+    def without_failures(self) -> "Roster":
         """Return it with the failures of waiting ranks cleared: the network may work again."""
-        waiting = {name: entry.again() for name, entry in self.waiting.items()}
+        waiting = {name: entry.without_failure() for name, entry in self.waiting.items()}
         return replace(self, waiting=waiting)
 
-    def _connected(self, first: str, ordered: Sequence[str], failed: Collection[str]) -> list[str]:
+    def _group_of(self, first: str, ordered: Sequence[str], failed: Collection[str]) -> list[str]:
         """Return a rank and others that all reach each other."""
 
         def reach(one: str, other: str) -> bool:
@@ -197,7 +197,7 @@ class Generation:
             return ()
         deadline = time.monotonic() + self.timeout.total_seconds()
 
-        def meets(other: int) -> bool:
+        def reaches(other: int) -> bool:
             low, high = sorted((self.rank, other))
             pair: Gloo | None = None
             try:
@@ -218,5 +218,5 @@ class Generation:
             return True
 
         with ThreadPoolExecutor(len(others), "gradwire-reach") as threads:
-            met_all = list(threads.map(meets, others))
+            met_all = list(threads.map(reaches, others))
         return tuple(self.members[other] for other, met in zip(others, met_all, strict=True) if met)

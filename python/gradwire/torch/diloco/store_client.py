@@ -158,10 +158,10 @@ class StoreClient:
             if call is None:
                 self._store = None
                 return
-            self._answer(*call)
+            self._retry(*call)
             del call  # what the caller has is not this thread's to keep until the next call
 
-    def _answer(self, act: Callable[[Store], Any], answer: Future[Any]) -> None:
+    def _retry(self, act: Callable[[Store], Any], answer: Future[Any]) -> None:
         deadline = time.monotonic() + self._timeout
         while not self._try(act, answer) and time.monotonic() < deadline:
             time.sleep(min(0.5, self._timeout / 10))
@@ -222,10 +222,10 @@ class Heartbeat:
     def age(self) -> float:
         return float("inf") if self.at is None else time.monotonic() - self.at
 
-    def look(self, store: Store) -> Roster:
+    def beat_and_read(self, store: Store) -> Roster:
         """Beat, and read everything."""
         try:
-            roster, beats = self._look(store)
+            roster, beats = self._read_all(store)
         except MembershipError:
             self.at = None  # `outdated` then asks the store itself, and raises this error
             raise
@@ -239,7 +239,7 @@ class Heartbeat:
         self.at = now
         return roster
 
-    def _look(self, store: Store) -> tuple[Roster, dict[str, int]]:
+    def _read_all(self, store: Store) -> tuple[Roster, dict[str, int]]:
         self._beats += 1
         key = f"beat/{self.name}"
         store.set(key, self._sealed(key, b"%d" % self._beats))

@@ -119,7 +119,7 @@ class Calibration(Mapping[str, Gram]):
                 )
                 stack.callback(before.remove)
                 stack.callback(self._model.register_forward_hook(self._end_batch).remove)
-            stack.enter_context(self._hooked(self._see, self._parameters))
+            stack.enter_context(self._reporting_inputs(self._see, self._parameters))
             self._open = stack.pop_all()
         return self
 
@@ -129,7 +129,7 @@ class Calibration(Mapping[str, Gram]):
         stack.__exit__(*error)
 
     @contextlib.contextmanager
-    def _hooked(self, see: See, names: Collection[str]) -> Iterator[None]:
+    def _reporting_inputs(self, see: See, names: Collection[str]) -> Iterator[None]:
         """Report the inputs of some weights before modules use them."""
 
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
@@ -152,7 +152,7 @@ class Calibration(Mapping[str, Gram]):
     def _begin(self, model: nn.Module, args: Any, kwargs: Any) -> None:
         kind = next((parameter.device.type for parameter in self._parameters.values()), "cpu")
         enabled, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
-        args, kwargs = _copied(args, kwargs)
+        args, kwargs = _copy_arguments(args, kwargs)
         self._batch = _Batch(args, kwargs, torch.autocast(kind, dtype, enabled))
 
     def _end_batch(self, *_: Any) -> None:
@@ -268,15 +268,15 @@ class Calibration(Mapping[str, Gram]):
                 parameter.device for parameter in self._parameters.values() if parameter.is_cuda
             }
             stack.enter_context(torch.random.fork_rng(cuda))
-            stack.enter_context(evaluated(self._model))
+            stack.enter_context(in_eval_mode(self._model))
             stack.enter_context(batch.autocast)
             _by_modules(stack)
             for other, value in replaced.items():
                 parameter = self._parameters[other]
                 stack.callback(setattr, parameter, "data", parameter.data)
                 parameter.data = value
-            stack.enter_context(self._hooked(see, (name,)))
-            args, kwargs = _copied(batch.args, batch.kwargs)
+            stack.enter_context(self._reporting_inputs(see, (name,)))
+            args, kwargs = _copy_arguments(batch.args, batch.kwargs)
             self._model(*args, **kwargs)
         return uses
 
@@ -332,7 +332,7 @@ class _ReplayFinished(BaseException):
     """Ends a forward when a weight's last inputs were seen."""
 
 
-def _copied(args: Any, kwargs: Any) -> Any:
+def _copy_arguments(args: Any, kwargs: Any) -> Any:
     """Copy arguments that a model may write to, such as key-value caches, but not tensors."""
 
     def copied(value: Any) -> Any:
@@ -356,7 +356,7 @@ def _by_modules(stack: contextlib.ExitStack) -> None:
 
 
 @contextlib.contextmanager
-def evaluated(model: nn.Module) -> Iterator[None]:
+def in_eval_mode(model: nn.Module) -> Iterator[None]:
     """Set a model to eval mode, without gradients, within a block."""
     training = [(module, module.training) for module in model.modules()]
     model.eval()

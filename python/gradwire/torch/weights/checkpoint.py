@@ -70,7 +70,7 @@ def save_checkpoint(
     about: dict[str, Any] = {"version": VERSION}
     if optimizer is not None:
         names = {id(slot.value): slot.name for slot in slots}
-        about |= _described(optimizer, names, arrays)
+        about |= _describe(optimizer, names, arrays)
     text = json.dumps(about)
     weights.save(path, arrays, {KEY: text, _CHECK: _checksum(text)}, lossless=True, base=base)
 
@@ -80,7 +80,7 @@ def _checksum(text: str) -> str:
     return f"{_native.crc32c(text.encode(errors='surrogatepass'), 0):08x}"
 
 
-def _described(
+def _describe(
     optimizer: torch.optim.Optimizer, names: Mapping[int, str], arrays: dict[str, Any]
 ) -> dict[str, Any]:
     """Return an optimizer's state without its tensors, which go to ``arrays``."""

@@ -62,7 +62,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     """
     inner = unwrapped(model)
     check_extra_state(inner)
-    weights.save(path, {slot.name: _saved(slot) for slot in slots_of(inner)})
+    weights.save(path, {slot.name: _to_save(slot) for slot in slots_of(inner)})
 
 
 def check_extra_state(model: nn.Module) -> None:
@@ -73,7 +73,7 @@ def check_extra_state(model: nn.Module) -> None:
         require(plain, message, name, kind=TypeError)
 
 
-def _saved(slot: Slot) -> Packed | RawTensor:
+def _to_save(slot: Slot) -> Packed | RawTensor:
     packed = slot.value.packed if isinstance(slot.value, PackedWeight) else None
     if packed is None:
         slot.plain()

@@ -80,7 +80,7 @@ class Sum:
     @classmethod
     def of(cls, groups: Iterable[Iterable[torch.Tensor]]) -> "Sum":
         """Sum blocks of inputs, of shape (groups, samples, width), set by set of groups."""
-        return cls(*map(torch.cat, zip(*map(_summed, groups), strict=True)))
+        return cls(*map(torch.cat, zip(*map(_sum_blocks, groups), strict=True)))
 
     def __add__(self, other: "Sum | None") -> "Sum":
         """Add another sum, if there is one; all groups of either may have had the same inputs."""
@@ -101,7 +101,7 @@ def cross(before: Sequence[torch.Tensor], after: Sequence[torch.Tensor]) -> torc
     return torch.cat([_product(x.to(y), y) for x, y in zip(before, after, strict=True)])
 
 
-def _summed(blocks: Iterable[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+def _sum_blocks(blocks: Iterable[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     zero: Any = 0
     matrix, total, count = zero, zero, 0
     for block in blocks:

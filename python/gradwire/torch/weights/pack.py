@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from gradwire import _rules, _validate, weights
 from gradwire._validate import require
 from gradwire.quantize import Affine
-from gradwire.torch.weights.calibration import Calibration, evaluated
+from gradwire.torch.weights.calibration import Calibration, in_eval_mode
 from gradwire.torch.weights.ops import FLOATS
 from gradwire.torch.weights.report import PackedTensor, PackReport
 from gradwire.torch.weights.slots import Slot, put, slots_of, unwrapped
@@ -193,7 +193,7 @@ class _Packer:
         """Return the grid of each weight in a budget, and the cost of each number of bits.
 
         ``counted`` has all tensors that count for the budget, and whether each can be packed. The
-        loss is evaluated with the model, which is restored at the end.
+        loss is in_eval_mode with the model, which is restored at the end.
         """
         block = budget.grid.block
         packed = [
@@ -221,14 +221,14 @@ class _Packer:
                 for outcomes in tried.values()
             ]
         else:
-            with evaluated(model):
+            with in_eval_mode(model):
                 dense = float(budget.loss())
                 finite = math.isfinite(dense)
                 require(finite, "the budget's loss is {} before anything is packed", dense)
                 costs = [[] for _ in tried]
                 for cost, (slot, outcomes) in zip(costs, tried.items(), strict=True):
                     for packed_weight, _ in outcomes:
-                        with _replaced(slot, packed_weight):
+                        with _with_packed(slot, packed_weight):
                             cost.append(float(budget.loss()) - dense)
         return {
             slot: (budget.grids[i], dict(zip(budget.choices, cost, strict=True)))
@@ -311,7 +311,7 @@ def _first_of(names: Sequence[str]) -> str:
 
 
 @contextlib.contextmanager
-def _replaced(slot: Slot, packed: Packed) -> Iterator[None]:
+def _with_packed(slot: Slot, packed: Packed) -> Iterator[None]:
     assert isinstance(slot.value, torch.Tensor)
     before = slot.value.detach().clone()
     try:

@@ -175,7 +175,7 @@ def _fake(
     return torch.empty_like(weight), weight.new_empty(shape, dtype=torch.bool)
 
 
-def _passed(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+def _pass_gradient(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
     """Return a gradient or a tangent of the rounded values, as one of the weight."""
     return gradient * ctx.saved_tensors[0] if ctx.clips else gradient.view_as(gradient)
 
@@ -197,11 +197,11 @@ class _Straight(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor, _: object) -> tuple[torch.Tensor | None, ...]:
-        return _passed(ctx, gradient), None, None, None, None, None
+        return _pass_gradient(ctx, gradient), None, None, None, None, None
 
     @staticmethod
     def jvp(ctx: Any, tangent: torch.Tensor, *_: object) -> tuple[torch.Tensor, None]:
-        return _passed(ctx, tangent), None
+        return _pass_gradient(ctx, tangent), None
 
     @staticmethod
     def vmap(_: Any, dims: Any, weight: torch.Tensor, *how: Any) -> Any:
