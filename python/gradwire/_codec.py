@@ -166,7 +166,8 @@ class Codec(Part):
         --------
         >>> half = gradwire.topk(ratio=0.01).replace(quantize=gradwire.quantize.BFloat16())
         """
-        return dataclasses.replace(self, **parts)
+        present: Any = {name: getattr(self, name) for name in option_names(type(self))}
+        return type(self)(**present | parts)
 
     def init_state(
         self,

@@ -120,8 +120,9 @@ def integer(name: str, value: object, *, low: int, high: int = 2**63 - 1) -> int
         number = None
     if number is None or isinstance(value, bool):
         refuse_type(name, "an integer", value)
-    limits = {f"at least {low}": number >= low, f"at most {high}": number <= high}
-    _require_limits(name, number, limits)
+    if not low <= number <= high:  # it is called for every encode with a limit
+        limits = {f"at least {low}": number >= low, f"at most {high}": number <= high}
+        _require_limits(name, number, limits)
     return number
 
 

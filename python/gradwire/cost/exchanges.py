@@ -56,7 +56,6 @@ def exchange_all(nbytes: float, ranks: int) -> Phase:
     return Phase(messages * nbytes, messages * nbytes, min(1, messages), messages)
 
 
-@dataclasses.dataclass(frozen=True)
 class ExchangeModel(abc.ABC):
     """The model of an exchange: its messages and their order."""
 
@@ -88,7 +87,6 @@ class ExchangeModel(abc.ABC):
         return 1.0
 
 
-@dataclasses.dataclass(frozen=True)
 class RingAllReduce(ExchangeModel):
     """A dense all-reduce of values that can be added, such as float32 and bfloat16."""
 
@@ -103,14 +101,12 @@ class RingAllReduce(ExchangeModel):
         return 0.0 if same else payload.value_bytes
 
 
-@dataclasses.dataclass(frozen=True)
 class PlainRing(RingAllReduce):
     """The all-reduce of plain DDP: one ring of all ranks, whatever nodes they are in."""
 
     divides: ClassVar[bool] = False
 
 
-@dataclasses.dataclass(frozen=True)
 class GatheredFrames(ExchangeModel):
     """An all-gather of frames: `gradwire.exchange.AllGather`."""
 
@@ -123,7 +119,6 @@ class GatheredFrames(ExchangeModel):
         return (ranks + 1) * payload.nbytes
 
 
-@dataclasses.dataclass(frozen=True)
 class SharedPositions(ExchangeModel):
     """One rank's positions, and the sum of all ranks' values: `gradwire.exchange.LeaderIndices`.
 
@@ -152,7 +147,6 @@ class SharedPositions(ExchangeModel):
         return payload.nbytes + payload.value_bytes
 
 
-@dataclasses.dataclass(frozen=True)
 class SparseReduceScatter(ExchangeModel):
     """Frames are cut by range, each rank sums one range, and the sums are gathered.
 
@@ -201,7 +195,6 @@ class SparseReduceScatter(ExchangeModel):
         return 1.0 + 1.0 / ranks
 
 
-@dataclasses.dataclass(frozen=True)
 class DenseReduceScatter(SparseReduceScatter):
     """Every entry is sent to owners, which quantize the sums again.
 
@@ -213,6 +206,8 @@ class DenseReduceScatter(SparseReduceScatter):
     Neural Networks", MLHPC 2016, section III.
     """
 
+
+PLAIN_RING = PlainRing()
 
 MODELS: dict[str, ExchangeModel] = {
     "by_ranks": GatheredFrames(),

@@ -5,7 +5,7 @@ from typing import Self
 
 from gradwire._validate import require
 from gradwire.cost.calibration import Calibration, CodecCost
-from gradwire.cost.exchanges import MODELS, ExchangeModel, PlainRing, model_of
+from gradwire.cost.exchanges import MODELS, PLAIN_RING, ExchangeModel, model_of
 from gradwire.cost.network import Network, Payload, information_bits
 from gradwire.exchange import Exchange
 
@@ -105,7 +105,7 @@ def fp32() -> Method:
     -------
     Method
     """
-    return Method("fp32", PlainRing())
+    return Method("fp32", PLAIN_RING)
 
 
 def bf16(calibration: Calibration | None = None) -> Method:
@@ -121,7 +121,7 @@ def bf16(calibration: Calibration | None = None) -> Method:
     Method
     """
     cast = 0.0 if calibration is None else calibration.cast_seconds
-    return Method("bf16", PlainRing(), 16.0, cast_seconds=cast)
+    return Method("bf16", PLAIN_RING, 16.0, cast_seconds=cast)
 
 
 def compressed(

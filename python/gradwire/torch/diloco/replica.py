@@ -196,7 +196,7 @@ class Replica:
         ours = {id(slot.tensor): slot.name for slot in self.records}
         names = {id(tensor): name for name, tensor in self._model.named_parameters()}
         trained = {id(tensor) for tensor in self._model.parameters() if tensor.requires_grad}
-        more = [names[key] for key in names if key in trained - ours.keys()]
+        more = [name for key, name in names.items() if key in trained and key not in ours]
         gone = [name for key, name in ours.items() if key not in names]
         require(
             not more and not gone,
