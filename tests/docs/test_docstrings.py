@@ -57,14 +57,16 @@ def methods(thing: object) -> list[object]:
 
 
 def refuses(thing: object) -> bool:
-    """Whether a function, or what checks a new object of a class, has a `raise` of its own."""
+    """Whether a function, or what checks a new object of a class, raises or checks itself."""
     if inspect.isclass(thing):
         makers = [vars(thing).get(name) for name in ("__init__", "__post_init__")]
         return any(refuses(each) for each in makers if each and each.__module__ == thing.__module__)
     if not inspect.isfunction(thing) or thing.__code__.co_filename == "<string>":
         return False
     tree = ast.parse(textwrap.dedent(inspect.getsource(thing)))
-    return any(isinstance(node, ast.Raise) and node.exc for node in ast.walk(tree))
+    calls = [ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    checks = any(re.match(r"_validate\.|require|refuse", call) for call in calls)
+    return checks or any(isinstance(node, ast.Raise) and node.exc for node in ast.walk(tree))
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("#")])

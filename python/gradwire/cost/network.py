@@ -68,6 +68,11 @@ class Network(Checked):
         Ranks in a node. 1 is a flat network. Must divide the number of ranks.
     inside : Link
         Of each rank to the others of its node. By default it costs nothing.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A number is of another type or out of its range, or the ranks do not fill nodes.
     """
 
     ranks: Count
@@ -104,6 +109,11 @@ class Payload:
         Bytes of a frame besides its entries. 0 for data without frames.
     frames : int
         Frames that the entries are in: one for each tensor.
+
+    Raises
+    ------
+    ValueError
+        There are more entries than the tensors have, or fewer than none.
     """
 
     numel: int

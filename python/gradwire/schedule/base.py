@@ -94,6 +94,11 @@ class WarmUp(Schedule):
         Ratios of the first epochs, each in (0, 1]. The default is that of the paper: 25 %, 6.25 %,
         1.5625 %, 0.4 % and 0.1 % of the entries.
 
+    Raises
+    ------
+    TypeError, ValueError
+        A ratio is no number, or out of its range.
+
     References
     ----------
     Lin, Han, Mao, Wang, Dally, "Deep Gradient Compression: Reducing the Communication Bandwidth

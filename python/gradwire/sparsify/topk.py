@@ -32,6 +32,11 @@ class TopK(OwnSelection):
     k : int, optional
         Number of entries, at least 1, instead of ``ratio``.
         A tensor with fewer non-zeros sends those.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Not exactly one of the two is given, or it is out of its range.
     """
 
     ratio: _RatioOrK | None = None
@@ -72,6 +77,11 @@ class RandomK(Sparsifier):
     scaled : bool
         Multiply values by n / k, which makes the decoded tensor an unbiased estimate. Only for
         codecs without a memory.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Not exactly one of ``ratio`` and ``k`` is given, or an option is out of its range.
 
     References
     ----------

@@ -175,6 +175,11 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
     list of dict
         With the keys ``"params"`` and ``"weight_decay"``; groups without parameters are left out.
 
+    Raises
+    ------
+    TypeError, ValueError
+        ``weight_decay`` is no number, negative or not finite.
+
     References
     ----------
     Choi et al., "PACT", 2018, section 3.2: the regularization of the clip.
