@@ -156,9 +156,8 @@ def runs_on(architectures: Sequence[str], capability: Capability) -> bool:
     for architecture in architectures:
         digits = architecture.rstrip(string.ascii_lowercase)
         compiled = int(digits[:-1]), int(digits[-1])
-        reaches = (
-            compiled[0] == capability[0] or architecture == architectures[-1]
-        )  # whose PTX is there
+        is_last = architecture == architectures[-1]  # whose PTX is there
+        reaches = compiled[0] == capability[0] or is_last
         if compiled == capability or (
             architecture.isdecimal() and compiled <= capability and reaches
         ):

@@ -76,10 +76,8 @@ class FragmentExchanges:
             if changes is not None:
                 with self.engine.control.act("untrained tensors") as channel:
                     flight.untrained = untrained.average(channel, changes)
-                size, sent = (
-                    channel.size,
-                    sum(tensor.nbytes for tensor in flight.untrained.values()),
-                )
+                size = channel.size
+                sent = sum(tensor.nbytes for tensor in flight.untrained.values())
                 self._before += 2 * (size - 1) / size * sent + _MESSAGE * (size - 1)
             if _WANTED in every and self._heard is None:
                 self._heard = number

@@ -274,7 +274,7 @@ class Heartbeat:
     def replace(self, store: Store, old: Roster, new: Roster) -> Roster:
         """Replace the roster if nobody has changed it, and return what is there now."""
         new = replace(new, changes=old.changes + 1, by=self.name)
-        texts = (self._sealed(_ROSTER, roster_text.text()) for roster_text in (old, new))
+        texts = (self._sealed(_ROSTER, roster.text()) for roster in (old, new))
         current = self._read(store.compare_set(_ROSTER, *texts))
         require(
             current != old,  # what a store answers that has none

@@ -165,14 +165,11 @@ class Calibration(Mapping[str, Gram]):
         if not self.sequential:
             self._sums[name] = self._sum(name, inputs) + self._sums.get(name)
             return
-        require(
-            self._batch is not None,
-            "{!r} was used outside a call to the model: with sequential=True, call the model "
-            "itself, because its calls are repeated",
-            name,
-            kind=RuntimeError,
-        )
-        assert self._batch is not None
+        if self._batch is None:
+            raise RuntimeError(
+                f"{name!r} was used outside a call to the model: with sequential=True, call the "
+                "model itself, because its calls are repeated"
+            )
         for part in inputs:
             part.precision(name)
         self._batch.uses[name] += 1

@@ -193,7 +193,7 @@ class _Packer:
         """Return the grid of each weight in a budget, and the cost of each number of bits.
 
         ``counted`` has all tensors that count for the budget, and whether each can be packed. The
-        loss is in_eval_mode with the model, which is restored at the end.
+        loss is evaluated with the model, which is restored at the end.
         """
         block = budget.grid.block
         packed = [
