@@ -273,7 +273,7 @@ def test_what_is_not_supported_is_refused_by_name(rank):
     refused(ValueError, "^named_parameters= lacks 1 parameters", names=named[1:])
     refused(ValueError, "^named_parameters= lacks 7 parameters", names=twice)
     refused(ValueError, r"use torch\.optim\.AdamW", codec=adam)
-    refused(TypeError, r"^timeout= takes a datetime\.timedelta.*got 30 \(int\)", timeout=30)
+    refused(TypeError, r"^timeout= must be a datetime\.timedelta.*got 30 \(int\)", timeout=30)
     refused(ValueError, "^timeout= must be positive", timeout=timedelta())
     scaler = torch.amp.GradScaler
     refused(TypeError, r"^grad_scaler= takes a torch\.amp\.GradScaler", grad_scaler=scaler)

@@ -31,6 +31,11 @@ class Accordion(Schedule):
     interval : int
         Epochs between two measurements, at least 1: 10 in the paper, 5 for language models.
 
+    Raises
+    ------
+    TypeError, ValueError
+        An option is invalid, or ``low`` below ``high``.
+
     References
     ----------
     Agarwal, Wang, Lee, Venkataraman, Papailiopoulos, "Accordion: Adaptive Gradient Communication

@@ -94,6 +94,11 @@ class WarmUp(Schedule):
         Ratios of the first epochs, each in (0, 1]. The default is that of the paper: 25 %, 6.25 %,
         1.5625 %, 0.4 % and 0.1 % of the entries.
 
+    Raises
+    ------
+    TypeError, ValueError
+        A ratio is no number, or out of its range.
+
     References
     ----------
     Lin, Han, Mao, Wang, Dally, "Deep Gradient Compression: Reducing the Communication Bandwidth
@@ -202,6 +207,11 @@ class BySteps(Schedule):
         One that depends on the epoch alone: not `Accordion`, which compares whole epochs.
     steps : int
         Steps that count as one epoch, at least 1: exchanged backward passes not rolled back.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An option is invalid, or the schedule depends on more than the epoch.
     """
 
     schedule: Schedule

@@ -97,10 +97,10 @@ def shared(tensor: torch.Tensor) -> tuple[NDArray[Any], bool]:
     check(tensor, "tensor", INPUTS)
     if tensor.requires_grad:
         tensor = tensor.detach()
-    return _array(tensor), tensor.dtype is torch.bfloat16
+    return array_of(tensor), tensor.dtype is torch.bfloat16
 
 
-def _array(tensor: torch.Tensor) -> NDArray[Any]:
+def array_of(tensor: torch.Tensor) -> NDArray[Any]:
     """Return an array that shares the memory of a tensor; bfloat16 as uint16."""
     array = tensor.view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor
     shared: NDArray[Any] = array.numpy()
@@ -286,7 +286,7 @@ class Bucket:
         unchanged.
         """
         return _native.encode_bucket(
-            _array(self._on_host()),
+            array_of(self._on_host()),
             scale,
             list(map(_CORE, codecs)),
             states,
@@ -417,7 +417,7 @@ class Bucket:
             sizes,
             ends,
             unused,
-            _array(values),
+            array_of(values),
             scale,
             senders,
             self.dtype == torch.bfloat16,
