@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.distributed.fsdp import fully_shard
 
 import gradwire
 from gradwire.schedule import Accordion, Constant
-from gradwire.torch.fsdp import GradientError
+from gradwire.torch.ddp import GradientError
 from tests.distributed.ranks import alike, on, together
 from tests.distributed.scenarios.common import residuals
 from tests.distributed.scripted import (
@@ -23,7 +22,7 @@ from tests.distributed.scripted import (
     scripted,
 )
 from tests.distributed.test_auto import ORDER, SWITCHES
-from tests.distributed.test_sharded import attached, distance, mesh, replica, sharded, steps
+from tests.distributed.test_sharded import attached, distance, fsdp, mesh, replica, sharded, steps
 
 SHAPES = {"a": (33, 40), "b": (50, 30), "c": (40,), "d": (1200, 2)}
 
@@ -46,7 +45,7 @@ class Given(nn.Module):
         super().__init__()
         self.parts = nn.ModuleDict({name: One(shape) for name, shape in SHAPES.items()})
         for each in (*self.parts.values(), self):
-            fully_shard(each, mesh=mesh()["shard"])
+            fsdp.fully_shard(each, mesh=mesh()["shard"])
 
     def forward(self, gradients):
         return torch.stack([self.parts[name](each) for name, each in gradients.items()]).sum()

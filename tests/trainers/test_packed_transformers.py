@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 
 from gradwire.quantize import Affine
 from gradwire.torch import weights
+from tests.distributed.ranks import LazyModule, on
+
+transformers = LazyModule("transformers")
 
 FOUR = {"*": Affine(4, 64)}
 
@@ -59,6 +61,7 @@ IDS = torch.arange(12).view(2, 6)
 
 
 @pytest.mark.parametrize("tied", [True, False])
+@on("hugging_two")
 def test_embeddings_of_a_packed_model_can_be_tied_and_resized_after_unpacking(tied):
     model = llama(tied)
     weights.pack(model, FOUR)
@@ -76,7 +79,8 @@ def test_embeddings_of_a_packed_model_can_be_tied_and_resized_after_unpacking(ti
 
 
 @pytest.mark.parametrize("make", [gpt2, mixtral])
-def test_conv1d_and_experts_compute_with_packed_weights(make, tmp_path):
+@on("hugging_two")
+def test_conv1d_and_experts_compute_with_packed_weights(rank, make, tmp_path):
     model = make()
     report = weights.pack(model, FOUR)
     decoded = [row.name for row in report.tensors if row.held == "decoded"]
@@ -85,10 +89,12 @@ def test_conv1d_and_experts_compute_with_packed_weights(make, tmp_path):
     ours, wanted = model(IDS).logits, dense(IDS).logits
     torch.testing.assert_close(ours, wanted, atol=1e-4, rtol=1e-4)
     assert torch.equal(pickle.loads(pickle.dumps(model))(IDS).logits, ours)
-    weights.save(model, tmp_path / "model.safetensors")
-    assert torch.equal(weights.load(tmp_path / "model.safetensors", make())(IDS).logits, ours)
+    path = tmp_path / f"{rank}.safetensors"
+    weights.save(model, path)
+    assert torch.equal(weights.load(path, make())(IDS).logits, ours)
 
 
+@on("hugging_two")
 def test_the_calibration_says_that_it_skips_conv1d():
     model = gpt2()
     with weights.Calibration(model) as seen, torch.no_grad():
