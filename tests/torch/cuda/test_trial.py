@@ -197,11 +197,10 @@ def test_a_wrong_byte_of_an_operator_is_found_and_named(few, plant, name, fault,
     )
 
 
-def test_a_trial_of_all_rows_goes_on_and_says_the_first_difference(few, plant):
+def test_a_trial_of_all_rows_says_the_first_difference(few, plant):
     plant("encode_bucket", wrong_frame)
-    found = trial.run(CPU, whole=True)
-    assert found.failure == f"another frame for {few[WRONG].title}, step 1, float32"
-    assert {row.dtype for row in found.rows} == {"float32", "bfloat16"}
+    failure = trial.run(CPU, whole=True).failure
+    assert failure == f"another frame for {few[WRONG].title}, step 1, float32"
 
 
 def test_an_operator_that_raises_is_a_failure(few, plant):
