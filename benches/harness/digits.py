@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from benches.harness.tasks import SEED, Batch, loss_sum
@@ -39,6 +38,8 @@ class Digits:
     """
 
     def __init__(self, batch: int = 32, net: Callable[[], nn.Module] = DigitsNet) -> None:
+        from sklearn.datasets import load_digits  # which takes seconds to import
+
         images, labels = load_digits(return_X_y=True)
         order = np.random.default_rng(SEED).permutation(len(labels))
         images = torch.from_numpy((images[order] / 16.0).astype(np.float32)).reshape(-1, 1, 8, 8)
