@@ -65,7 +65,11 @@ def left_of(handle):
     return {name.split(".")[1]: each for name, each in residuals(handle).items()}
 
 
-@pytest.mark.parametrize("spoiled", [False, True], ids=["", "some passes are thrown away"])
+@pytest.mark.parametrize(
+    "spoiled",
+    [pytest.param(False, marks=pytest.mark.full), True],
+    ids=["", "some passes are thrown away"],
+)
 @on("four")
 def test_a_change_loses_nothing_and_leaves_no_residual_where_it_ends_dense(rank, spoiled):
     """Integers, so that sums are exact: in and out of the codec, whole and in part."""
@@ -115,7 +119,10 @@ def test_a_change_loses_nothing_and_leaves_no_residual_where_it_ends_dense(rank,
         np.testing.assert_array_equal(applied[name] + kept, given[name] + theirs[name])
 
 
-@pytest.mark.parametrize("kind", ["plain", "accumulated", "kept"])
+@pytest.mark.parametrize(
+    "kind",
+    ["accumulated", *(pytest.param(each, marks=pytest.mark.full) for each in ("plain", "kept"))],
+)
 @on("four")
 def test_what_stays_dense_trains_bit_for_bit_as_hybrid_sharding_of_torch(rank, kind):
     """Also where passes add up; and but for rounding where they do so within a node."""
