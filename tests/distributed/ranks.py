@@ -95,6 +95,8 @@ class LazyModule:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith(("_", "pytest")):  # pytest asks, whatever there is in a module
+            raise AttributeError(attribute)
         return getattr(importlib.import_module(self._name), attribute)
 
 

@@ -1,6 +1,7 @@
 """The outer step, and where a rank goes on: long runs on quadratic losses, and checkpoints."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -95,15 +96,15 @@ def test_the_limit_of_a_mixing_is_where_it_diverges(momentum, nesterov, mixing):
     assert not end(above.lr) < 1e6
 
 
-DELAYED = {"inner_steps": 3, "delay": 2}
+DELAYED: dict[str, Any] = {"inner_steps": 3, "delay": 2}
 
 
-def made(model: torch.nn.Module, **options: object) -> DiLoCo:
+def made(model: torch.nn.Module, **options: Any) -> DiLoCo:
     membership = Membership(stores.HashStore())
     return DiLoCo(model, gradwire.topk(0.1), membership=membership, **DELAYED, **options)
 
 
-def saved_after(steps: int) -> tuple[torch.nn.Module, dict]:
+def saved_after(steps: int) -> tuple[torch.nn.Module, dict[str, Any]]:
     """A model, and its checkpoint after so many inner steps."""
     model = torch.nn.Linear(40, 30)
     with made(model) as outer:

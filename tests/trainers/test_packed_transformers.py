@@ -23,7 +23,7 @@ def seeded(kind: str, model: str = "ForCausalLM", **options: Any) -> Any:
     return getattr(transformers, f"{kind}{model}")(config).eval()
 
 
-SMALL = {
+SMALL: dict[str, Any] = {
     "hidden_size": 64,
     "intermediate_size": 128,
     "num_hidden_layers": 1,
@@ -32,7 +32,7 @@ SMALL = {
 
 
 def gpt2() -> Any:
-    sizes = {"n_embd": 64, "n_layer": 1, "n_head": 2, "n_positions": 32}
+    sizes: dict[str, Any] = {"n_embd": 64, "n_layer": 1, "n_head": 2, "n_positions": 32}
     return seeded("GPT2", "LMHeadModel", **sizes, bos_token_id=0, eos_token_id=0)
 
 
