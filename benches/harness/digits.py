@@ -38,9 +38,9 @@ class Digits:
     """
 
     def __init__(self, batch: int = 32, net: Callable[[], nn.Module] = DigitsNet) -> None:
-        from sklearn.datasets import load_digits  # which takes seconds to import
+        from sklearn import datasets  # which takes seconds
 
-        images, labels = load_digits(return_X_y=True)
+        images, labels = datasets.load_digits(return_X_y=True)
         order = np.random.default_rng(SEED).permutation(len(labels))
         images = torch.from_numpy((images[order] / 16.0).astype(np.float32)).reshape(-1, 1, 8, 8)
         labels = torch.from_numpy(labels[order].astype(np.int64))
@@ -56,8 +56,7 @@ class Digits:
         images, labels = self._train
         generator = torch.Generator().manual_seed(SEED + seed)
         while True:
-            order = torch.randperm(len(labels), generator=generator)
-            for group in torch.split(order, self._batch):
+            for group in torch.randperm(len(labels), generator=generator).split(self._batch):
                 if len(group) == self._batch:
                     mine = group[rank::ranks]
                     yield images[mine], labels[mine]
