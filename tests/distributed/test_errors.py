@@ -88,7 +88,7 @@ def slow_down(handle):
         ({}, False, False),
         ({**UNUSED, "gradient_as_bucket_view": True}, False, False),
         ({"static_graph": True}, True, False),
-        ({}, False, True),
+        pytest.param({}, False, True, marks=pytest.mark.full),
     ],
     ids=["default", "find-unused-bucket-view", "reentrant-static-graph", "compiled"],
 )

@@ -12,7 +12,7 @@ from torch.optim import SGD, AdamW
 
 import gradwire
 from gradwire.schedule import WarmUp
-from tests.distributed.ranks import alike, lazily, on, together
+from tests.distributed.ranks import LazyModule, alike, on, together
 from tests.distributed.scenarios.common import (
     Given,
     batch,
@@ -25,8 +25,8 @@ from tests.distributed.scenarios.common import (
     residuals,
 )
 
-parts = lazily("tests.horovod.run")
-guides = lazily("tests.docs.guides")
+parts = LazyModule("tests.horovod.run")
+guides = LazyModule("tests.docs.guides")
 DENSE = gradwire.topk(ratio=1.0)
 SPARSE = gradwire.topk(ratio=0.05)
 ADAM = gradwire.adam(ratio=0.05)

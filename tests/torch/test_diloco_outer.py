@@ -1,6 +1,7 @@
 """The outer step, and where a rank goes on: long runs on quadratic losses, and checkpoints."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -96,33 +97,32 @@ def test_the_limit_of_a_mixing_is_where_it_diverges(momentum, nesterov, mixing):
     assert not end(above.outer_lr) < 1e6
 
 
-def moved(model: torch.nn.Module) -> None:
-    """An inner step."""
-    with torch.no_grad():
-        for each in model.parameters():
-            each.sub_(torch.randn(each.shape), alpha=0.01)
+DELAYED: dict[str, Any] = {"inner_steps": 3, "delay": 2}
+
+
+def made(model: torch.nn.Module, **options: Any) -> DiLoCo:
+    membership = Membership(stores.HashStore())
+    return DiLoCo(model, gradwire.topk(0.1), membership=membership, **DELAYED, **options)
+
+
+def saved_after(steps: int) -> tuple[torch.nn.Module, dict[str, Any]]:
+    """A model, and its checkpoint after so many inner steps."""
+    model = torch.nn.Linear(40, 30)
+    with made(model) as outer:
+        for _ in range(steps):
+            with torch.no_grad():
+                for each in model.parameters():
+                    each.sub_(torch.randn(each.shape), alpha=0.01)
+            outer.step()
+        return model, outer.state_dict()
 
 
 def test_what_is_saved_of_a_delay_is_told_if_it_is_of_another_model():
-    model = torch.nn.Linear(40, 30)
-    options = {"inner_steps": 3, "delay": 2}
-    with DiLoCo(
-        model, gradwire.topk(0.1), membership=Membership(stores.HashStore()), **options
-    ) as outer:
-        for _ in range(4):
-            moved(model)
-            outer.step()
-        saved = outer.state_dict()
+    model, saved = saved_after(4)
     assert saved["rank0"]["sent"].keys() == {"weight", "bias"}
     saved["rank0"]["sent"]["weight"] = torch.zeros(3)
     with pytest.raises(ValueError, match=r"sent parameters come from another .*\['weight'\]"):
-        DiLoCo(
-            model,
-            gradwire.topk(0.1),
-            membership=Membership(stores.HashStore()),
-            state_dict=saved,
-            **options,
-        )
+        made(model, state_dict=saved)
 
 
 @pytest.mark.parametrize(
@@ -144,23 +144,9 @@ def test_what_is_saved_of_a_delay_is_told_if_it_is_of_another_model():
     ],
 )
 def test_what_is_under_way_must_be_all_there(position, pending, text):
-    model = torch.nn.Linear(40, 30)
-    options = {"inner_steps": 3, "delay": 2}
-    with DiLoCo(
-        model, gradwire.topk(0.1), membership=Membership(stores.HashStore()), **options
-    ) as outer:
-        for _ in range(3):
-            moved(model)
-            outer.step()
-        saved = outer.state_dict()
+    model, saved = saved_after(3)
     mine = saved["rank0"]
     mine["outer"] = json.dumps({**json.loads(mine["outer"]), **position})
     mine["pending"] = {name: mine["pending"][name] for name in pending}
     with pytest.raises(ValueError, match=text):
-        DiLoCo(
-            model,
-            gradwire.topk(0.1),
-            membership=Membership(stores.HashStore()),
-            state_dict=saved,
-            **options,
-        )
+        made(model, state_dict=saved)
