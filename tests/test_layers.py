@@ -78,6 +78,15 @@ SELDOM = {
     "gradwire.torch.auto": {
         "gradwire.torch.auto.controller",
     },
+    "gradwire.torch.engine.attach": {
+        "gradwire.torch.exchange.hierarchical",
+    },
+    "gradwire.torch.exchange.router": {
+        "gradwire.torch.exchange.leader",
+        "gradwire.torch.exchange.owners",
+        "gradwire.torch.exchange.sparse",
+        "gradwire.torch.exchange.value_sum",
+    },
 }
 """What functions import of the package itself: most programs train without it."""
 

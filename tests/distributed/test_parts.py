@@ -17,6 +17,7 @@ from gradwire.torch.engine.parameter import FLOOR, ParameterSlot, SizeLimit
 from gradwire.torch.engine.step import BucketTask, BufferPool, Step
 from gradwire.torch.exchange import build
 from gradwire.torch.exchange.all_gather import SlotLayout
+from gradwire.torch.exchange.leader import LedBucket
 
 
 def test_a_limit_starts_at_the_bound_and_comes_down_to_what_is_sent() -> None:
@@ -124,12 +125,13 @@ def test_a_leader_trims_positions_into_its_residual() -> None:
     contents = BucketContents([slot], torch.float32)
     task = BucketTask(contents, bucket, Step(), True, lambda: 1.0, 0.0)
     channel: Any = SimpleNamespace(rank=0, size=1)
-    exchange: Any = build(codec.exchange, channel, lambda *_: channel, {}, check_result=False)
-    whole, wanted, _ = exchange._lead(task, contents.pieces[0], 4000)
+    exchange = build(codec.exchange, channel, lambda *_: channel, {}, check_result=False)
+    led = LedBucket(exchange, codec.exchange, task, 0)
+    whole, wanted, _ = led.lead(contents.pieces[0], 4000)
     assert len(whole) == wanted
     task.step.undo_all()
     for limit in (300, 100, 40, 16):
-        positions, asked, (_, values) = exchange._lead(task, contents.pieces[0], limit)
+        positions, asked, (_, values) = led.lead(contents.pieces[0], limit)
         sent, left = np.zeros_like(x), slot.state.residual
         assert left is not None
         assert len(positions) <= limit
@@ -142,7 +144,7 @@ def test_a_leader_trims_positions_into_its_residual() -> None:
         task.step.undo_all()
         assert slot.state.step == 0
     with pytest.raises(ExchangeError, match="3 bytes are too few for any positions of 'w'"):
-        exchange._lead(task, contents.pieces[0], 3)
+        led.lead(contents.pieces[0], 3)
     assert slot.state.step == 0
 
 

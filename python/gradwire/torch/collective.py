@@ -21,7 +21,7 @@ from gradwire.torch.engine.engine import Engine, left_on_error
 from gradwire.torch.engine.parameter import ParameterSlot, set_codec
 from gradwire.torch.engine.step import Step
 from gradwire.torch.errors import AgreementError, ExchangeError, GradientError, TensorError, fresh
-from gradwire.torch.exchange import ExchangeRouter
+from gradwire.torch.exchange import build_for_any
 from gradwire.torch.transport import ProcessGroups, RankTopology, Transport
 
 __all__ = ["Reducer", "Work", "all_reduce"]
@@ -79,7 +79,7 @@ def connect(transport: Transport, like: Sequence[torch.Tensor]) -> Engine:
         agree(messages, "connected", {"carriers of frames": device_backends})
         frames = transport.make(device_backends)
         transport.connect(frames, device_backends, like)
-        exchange = ExchangeRouter(frames, transport.make(), device_backends)
+        exchange = build_for_any(frames, transport.make(), device_backends)
         place = RankTopology.alone(messages.rank, messages.size)
         return Engine(exchange, ControlChannel(messages), place, transport)
 

@@ -24,12 +24,7 @@ from gradwire.torch.engine.parameter import make_slots
 from gradwire.torch.engine.scheduler import Scheduler
 from gradwire.torch.engine.sharding import Shard, shard_of
 from gradwire.torch.errors import warn
-from gradwire.torch.exchange import (
-    BucketExchange,
-    Confirmation,
-    HierarchicalExchange,
-    build,
-)
+from gradwire.torch.exchange import BucketExchange, build
 from gradwire.torch.transport import (
     NO_DEVICE_BACKENDS,
     Hierarchy,
@@ -184,6 +179,8 @@ def _connect(
         if levels is None:
             place = RankTopology.alone(messages.rank, messages.size)
         else:
+            from gradwire.torch.exchange.hierarchical import Confirmation, HierarchicalExchange
+
             inside = connect(levels.local, inside_backends)
             place = levels.place(messages, frames, inside)
             if share_of is not None:

@@ -276,7 +276,7 @@ class ExchangePipeline:
 
     def _deliver(self, flight: InFlightBucket) -> None:
         task, step = flight.task, flight.task.step
-        step.completed.append(flight)
+        step.completed.append(task.bucket)
         if task.last:
             self._finish(step)
             self._exchange.times.add("wait", task.enqueued)
@@ -286,12 +286,12 @@ class ExchangePipeline:
 
     def _resolve(self, step: Step) -> None:
         while step.completed:
-            task = step.completed.pop(0).task
+            bucket = step.completed.pop(0)
             try:
-                task.bucket.resolve(poisoned=step.error is not None)
+                bucket.resolve(poisoned=step.error is not None)
             except BaseException as error:  # as of a device that is lost: nothing can be written
                 self._break(step, error)
-                future: torch.futures.Future[Any] = task.bucket.future
+                future: torch.futures.Future[Any] = bucket.future
                 if not future.done():
                     future.set_exception(ExchangeError(str(self.broken)))
 

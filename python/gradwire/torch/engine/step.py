@@ -11,7 +11,6 @@ from gradwire.torch import backends
 from gradwire.torch.backends import Backend, Bucket
 from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.parameter import ParameterSlot, SizeLimit
-from gradwire.torch.transport import Work
 
 
 @dataclass(slots=True, eq=False)
@@ -25,7 +24,7 @@ class Step:
     # Encodings in progress on devices, with functions that wait for them and record the outcome.
     awaited: dict[object, Callable[[], object]] = field(default_factory=dict)
     error: BaseException | None = None  # why it does not count
-    completed: list["InFlightBucket"] = field(default_factory=list)  # if they wait for its outcome
+    completed: list[Bucket] = field(default_factory=list)  # that wait for its outcome
     limits: list[tuple[SizeLimit, list[int]]] = field(default_factory=list)  # before it
     finished: bool = False
     counted: bool = False
@@ -93,20 +92,15 @@ class BucketTask:
             raise self.error
 
 
-@dataclass(slots=True, eq=False)
 class InFlightBucket:
-    """One bucket whose collectives are in progress."""
+    """One bucket whose exchange is in progress, or could not be started because of an error."""
 
-    task: BucketTask
-    sequence: int  # its number since `attach` or the last resume
-    works: tuple[Work, ...] = ()  # collectives to wait for
-    collectives: int = 1  # including completed ones
-    payload: object = None  # what the exchange needs to complete it
-    room: int = 0  # bytes that this rank passes to the collectives, including unused room
-    wire: float = 0.0  # bytes that this rank sends
-    sent: float = 0.0  # by time.perf_counter: the collectives were started
-    finite: bool = False  # whether its average is known to be
-    error: BaseException | None = None  # why the collectives could not be started
+    def __init__(
+        self, task: BucketTask, sequence: int, error: BaseException | None = None
+    ) -> None:
+        self.task = task
+        self.sequence = sequence  # its number since `attach` or the last resume
+        self.error = error
 
 
 class BufferPool:
