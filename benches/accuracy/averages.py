@@ -164,4 +164,4 @@ class _Rank:
             return float(flight.wire)
         # A slot has room for a message at least, which dense parameters fill in a real one.
         unused: int = flight.plan.nbytes - frames
-        return flight.wire - (self._exchange.world_size - 1) * unused
+        return float(flight.wire - (self._exchange.world_size - 1) * unused)

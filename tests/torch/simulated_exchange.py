@@ -176,7 +176,7 @@ def on_device(monkeypatch):
     emulate()
     late.reset()
     staging.cache_clear()
-    monkeypatch.setattr(dispatch, "_STAGED", cuda)
+    monkeypatch.setattr(dispatch, "_staged", lambda: cuda)
     monkeypatch.setattr(operators, "_device", "late")
     library = operators.operators()
     for module in (cuda.encoding, operators, cuda.slots, cuda.states, merging):

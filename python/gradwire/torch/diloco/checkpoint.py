@@ -10,10 +10,10 @@ import torch
 from gradwire import _validate
 from gradwire.torch.checkpoint import load as residuals
 from gradwire.torch.checkpoint.format import Policy
+from gradwire.torch.checkpoint.gather import run_on_all
 from gradwire.torch.diloco.exchanges import FragmentExchanges
 from gradwire.torch.diloco.replica import FragmentState, Position, Replica, Shared
 from gradwire.torch.diloco.untrained import bits_of
-from gradwire.torch.engine.consensus import run_on_all
 from gradwire.torch.transport import RankTopology, messages
 
 VERSION = 1

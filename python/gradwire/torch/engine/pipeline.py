@@ -25,11 +25,6 @@ from gradwire.torch.exchange.base import BucketExchange
 T = TypeVar("T")
 
 
-def unscaled() -> float:
-    """Return 1.0, the scale of a loss without a scaler."""
-    return 1.0
-
-
 def broken_by(error: BaseException, text: str) -> ExchangeError:
     """Return an ExchangeError unchanged; wrap any other error in one, as its cause."""
     if isinstance(error, ExchangeError):
@@ -99,11 +94,11 @@ class ExchangePipeline:
         buffer: torch.Tensor,
         *,
         last: bool,
-        read_scale: Callable[[], float] = unscaled,
+        read_scale: Callable[[], float] | None = None,
         unused: bool = True,
     ) -> "torch.futures.Future[torch.Tensor]":
         """Enqueue a flat buffer; return the future of its average, in place. See `BucketTask`."""
-        if self.forked:
+        if os.getpid() != self._pid:
             raise ExchangeError("this process was forked after attach(): it is not a rank")
         on_device = buffer.device.type in self._exchange.device_backends
         bucket = backends.backend_for(buffer).bucket(buffer, on_device)
@@ -203,11 +198,18 @@ class ExchangePipeline:
         sequence = self._sequence
         self._sequence += 1
         try:
-            if task.step is not self._step:
+            step = task.step
+            if step is not self._step:
                 self._in_flight.join()
-                self._close(task.step)
-                self._prepare(task)
-            for reason in (self.broken, self._unsent, task.step.refused):
+                self._close(step)
+                if step.prepare is not None and self.broken is None:
+                    task.bucket.wait()  # it reads what the optimizer keeps on the device
+                    try:
+                        step.prepare()
+                    except AgreementError as error:  # on all ranks, so that the next step may go on
+                        step.refused = error
+                    step.prepare = None
+            for reason in (self.broken, self._unsent, step.refused):
                 if reason is not None:
                     raise reason
             return self._exchange.start(task, sequence)
@@ -216,17 +218,6 @@ class ExchangePipeline:
             if task.step.refused is None:
                 self._unsent = error
             return InFlightBucket(task, sequence, error=error)
-
-    def _prepare(self, task: BucketTask) -> None:
-        step = task.step
-        if step.prepare is None or self.broken is not None:
-            return
-        task.bucket.wait()  # it reads what the optimizer keeps on the device
-        try:
-            step.prepare()
-        except AgreementError as error:  # on all ranks, so that the next step may go on
-            step.refused = error
-        step.prepare = None
 
     def _close(self, following: Step | None) -> None:
         """End the previous step. An incomplete backward pass must leave no trace."""

@@ -8,11 +8,10 @@ rank is reported to all (`wire`); and that a step that does not count leaves no 
 """
 
 from gradwire.torch.exchange.base import BucketExchange, RankExchange
-from gradwire.torch.exchange.router import build, build_for_any
+from gradwire.torch.exchange.router import build
 
 __all__ = [
     "BucketExchange",
     "RankExchange",
     "build",
-    "build_for_any",
 ]

@@ -5,6 +5,7 @@ their own dtype, the frames one after another, and unused room. A rank that cann
 writes the error instead, so the collective always completes and all ranks learn the reason.
 """
 
+import operator
 import time
 from functools import partial
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ from gradwire.torch.exchange.dense import count_dense, divide, pack_dense, sum_d
 if TYPE_CHECKING:
     from gradwire.torch.backends.cuda.slots import FilledSlot
 
+_LIMIT = operator.attrgetter("limit.nbytes")
 _RECORD = np.dtype([("size", "<u8"), ("wanted", "<u8"), ("zero", "<u8")])
 
 
@@ -36,8 +38,9 @@ class SlotLayout(SlotPlaces):
     @classmethod
     def of(cls, contents: BucketContents, itemsize: int) -> "SlotLayout":
         """Plan the slots of a bucket from the current limits."""
-        limits = tuple([parameter.limit.nbytes for parameter in contents.compressed])
-        # All but the end of the dense parameters are multiples of 64.
+        limits = tuple(map(_LIMIT, contents.compressed))
+        # All but the end of the dense parameters are multiples of 64. Two frames of at most 500
+        # bytes alone: records at 64, frames at 128, and 1,152 bytes in all.
         records_at = wire.HEADER_NBYTES + 63 & ~63
         dense_at = records_at + len(limits) * _RECORD.itemsize + 63 & ~63
         dense_end = dense_at + contents.dense_numel * itemsize
@@ -46,14 +49,15 @@ class SlotLayout(SlotPlaces):
         front = max(wire.MESSAGE_NBYTES, dense_at)
         return cls(limits, records_at, dense_at, dense_end, frames_at, nbytes, front)
 
-    def records(self, fronts: NDArray[np.uint8]) -> NDArray[np.void]:
-        """Return the records of slots, one per frame: size, wanted size, whether it was zero."""
+    def records(self, front: NDArray[np.uint8]) -> NDArray[np.void]:
+        """Return a slot's records, one per frame: size, wanted size, whether the input was zero."""
         end = self.records_at + len(self.limits) * _RECORD.itemsize
-        return fronts[..., self.records_at : end].view(_RECORD)
+        return front[self.records_at : end].view(_RECORD)
 
     def read_records(self, fronts: NDArray[np.uint8]) -> NDArray[np.void]:
         """Return the records of all ranks, one row per rank. No frame exceeds its limit."""
-        records = self.records(np.ascontiguousarray(fronts))
+        end = self.records_at + len(self.limits) * _RECORD.itemsize
+        records = np.ascontiguousarray(fronts[:, self.records_at : end]).view(_RECORD)
         bad = (records["size"] > np.array(self.limits, np.uint64)).any(axis=1)
         if bad.any():
             rank = int(bad.argmax())
@@ -65,8 +69,8 @@ class GatheredBucket(Transfer):
     """One bucket whose slots are gathered."""
 
     plan: SlotLayout
-    slot: torch.Tensor  # this rank's
-    rows: torch.Tensor  # of all ranks, one row per rank
+    rows: torch.Tensor  # the slots of all ranks, one row per rank
+    slot: torch.Tensor  # this rank's, which is its row
     headers: NDArray[np.uint8]  # of all ranks
     filled: "FilledSlot | None" = None  # the slot, if the device fills it by itself
     averages: SlotAverages | None = None  # what the device has written then
@@ -79,10 +83,14 @@ class GatheredBucket(Transfer):
         start, exchange, task = time.perf_counter(), self.exchange, self.task
         plan = self.plan = SlotLayout.of(self.contents, self.bucket.itemsize)
         nbytes, total = plan.nbytes, plan.nbytes * exchange.world_size
-        self.slot, gathered = self.take((exchange.frames, nbytes), (exchange.buffers, total))
+        (memory,) = self.take(total)
+        every = memory[:total]
+        self.rows = every.view(-1, nbytes)
+        self.slot = self.rows[exchange.rank]
         front, digest = np.zeros(plan.front, np.uint8), self.contents.digest
         try:
-            task.check()
+            if task.error is not None:
+                raise task.error
             if self.bucket.fills(self.contents.compressed):
                 self._fill_on_device()
             else:
@@ -96,11 +104,8 @@ class GatheredBucket(Transfer):
             wire.write_verdict(message, digest, self.sequence, failure)
             self.bucket.write_header(self.slot, front)
         exchange.times.add("encode", start)
-        every, mine = gathered[:total], self.slot[:nbytes]
-        self.hold(every, mine)
-        self.rows = every.view(-1, nbytes)
-        self.works.append(exchange.channels[0].all_gather(every, mine))
-        self.count(nbytes, total - nbytes)
+        gather = exchange.channels[0].all_gather
+        self.begin(gather, every, self.slot, room=nbytes, sent=total - nbytes)
 
     def _fill(self, front: NDArray[np.uint8]) -> None:
         """Write frames and dense parameters to the slot, and the records to its front."""
@@ -146,7 +151,7 @@ class GatheredBucket(Transfer):
 
     def _await(self, filled: "FilledSlot") -> Outcomes:
         """Return the outcomes of encodes on the device; drop the records of failed ones."""
-        outcomes = self.outcomes(filled.outcomes())
+        outcomes = Outcomes.of(filled.outcomes(), zero=self.task.unused)
         for parameter in self.contents.compressed[len(outcomes) :]:
             self.task.step.encoded.pop(parameter.name, None)
         return outcomes
@@ -186,7 +191,6 @@ class GatheredBucket(Transfer):
         """Raise the error of any rank, or write the averages; undo what no rank used."""
         task, contents, plan, averages = self.task, self.contents, self.plan, self.averages
         verdicts = wire.read_verdicts(self.headers, contents.digest, self.sequence)
-        wire.raise_first(verdicts)
         self.exchange.checksums.compare(contents, verdicts)
         records = plan.read_records(self.headers)
         # All limits come first: they must agree on all ranks whatever happens below.
@@ -214,7 +218,6 @@ class GatheredBucket(Transfer):
             count_dense(task, self.dense_seconds)
 
     def _average_dense(self) -> None:
-        """Write the averages of uncompressed parameters."""
         plan, contents, start = self.plan, self.contents, time.perf_counter()
         if not contents.runs:
             return

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import torch
 
@@ -11,23 +11,24 @@ from gradwire.torch.engine.parameter import BucketSlice
 from gradwire.torch.engine.step import BucketTask, BufferPool
 from gradwire.torch.errors import GradientError
 
-def take_buffers(
-    task: BucketTask, requests: Sequence[tuple[BufferPool, int]]
-) -> list[torch.Tensor]:
-    """Allocate memory for collectives, as uint8: a number of bytes from each pool.
+
+def take_buffers(task: BucketTask, pool: BufferPool, *sizes: int) -> list[torch.Tensor]:
+    """Allocate memory for collectives, as uint8.
 
     An error becomes that of the task, which the exchange tells the other ranks. Its collectives are
-    still started, with new memory of zeros, after the pools' unused memory was freed. Only if that
+    still started, with new memory of zeros, after the pool's unused memory was freed. Only if that
     also fails does this rank start none, and raise.
     """
+    buffers = []
     try:
-        return [pool.take(size, task.step.number, task.bucket) for pool, size in requests]
+        for size in sizes:
+            buffers.append(pool.take(size, task.step.number, task.bucket))  # noqa: PERF401
+        return buffers
     except BaseException as error:  # of any kind: the other ranks wait for the collectives
-        for pool, _ in requests:
-            pool.clear()
+        pool.clear()
         device = task.bucket.frames_on
         task.error = task.error or error
-        return [torch.zeros(size, dtype=torch.uint8, device=device) for _, size in requests]
+        return [torch.zeros(size, dtype=torch.uint8, device=device) for size in sizes]
 
 
 def pack_dense(task: BucketTask, packed: torch.Tensor) -> None:

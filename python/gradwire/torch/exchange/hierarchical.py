@@ -88,7 +88,7 @@ class HierarchicalExchange:
         assert self._scatter is not None
         nbytes = place.shares * cut.room * bucket.itemsize
         flight.nbytes = nbytes // place.shares * (place.shares - 1)
-        buffers = take_buffers(task, [(self._sums, nbytes)] * 2)
+        buffers = take_buffers(task, self._sums, nbytes, nbytes)
         sent, received = (buffer[:nbytes] for buffer in buffers)
         rows = sent.view(bucket.dtype).view(place.shares, cut.room)
         try:
@@ -96,7 +96,7 @@ class HierarchicalExchange:
                 bucket.pack(runs, row[:length])
         except BaseException as error:  # of any kind: the other ranks of the node wait
             task.error = task.error or error
-        self._keep(sent, received)
+        self._hold(sent, received)
         wire.wait(self._scatter.all_to_all(received, sent), flight.sequence)
         numel, dtype = cut.numels[place.share], sum_dtype(bucket.dtype)
         try:
@@ -163,7 +163,7 @@ class HierarchicalExchange:
         room = cut.room * task.bucket.itemsize
         nbytes = wire.MESSAGE_NBYTES + room
         sizes = nbytes, place.shares * nbytes
-        buffers = take_buffers(task, [(self._gathers, size) for size in sizes])
+        buffers = take_buffers(task, self._gathers, *sizes)
         mine, gathered = (buffer[:size] for buffer, size in zip(buffers, sizes, strict=True))
         error = _of_all_ranks(error or task.error, _starts(task), place)
         # Layouts are those of shares, which differ inside a node.
@@ -173,14 +173,14 @@ class HierarchicalExchange:
         if values is not None:
             end = wire.MESSAGE_NBYTES + values.nbytes
             mine[wire.MESSAGE_NBYTES : end] = values.view(torch.uint8).to(mine.device)
-        self._keep(mine, gathered)
+        self._hold(mine, gathered)
         wire.wait(self._gather.all_gather(gathered, mine), flight.sequence)
         rows = gathered.view(place.shares, nbytes)
         self.times.node_bytes += mine.numel() * (place.shares - 1)
         if error is not None and not isinstance(error, ExchangeError | GradientError):
             raise error
         messages = rows[:, : wire.MESSAGE_NBYTES].cpu().numpy()
-        wire.raise_first(wire.read_verdicts(messages, 0, flight.sequence))
+        wire.read_verdicts(messages, 0, flight.sequence)
         if room:
             for row, runs, numel in zip(rows, cut.runs, cut.numels, strict=True):
                 part = row[wire.MESSAGE_NBYTES :][: numel * task.bucket.itemsize]
@@ -191,13 +191,11 @@ class HierarchicalExchange:
             self._gathers.give(buffer, mark)
         self.times.add("node", start)
 
-    def _keep(self, *views: torch.Tensor) -> None:
-        """Keep tensors on the host that a collective may still hold."""
+    def _hold(self, *views: torch.Tensor) -> None:
         self._recent.extend(view for view in views if view.is_cpu)
 
 
 def _starts(task: BucketTask) -> dict[str, int]:
-    """Return where this rank's share of each parameter of a bucket starts."""
     slots = [piece.parameter for piece in (*task.contents.pieces, *task.contents.dense)]
     return {slot.name: slot.share.start for slot in slots if slot.share is not None}
 
@@ -242,4 +240,4 @@ class Confirmation:
         )
         with wire.explained("another rank of this node did not finish the same backward pass"):
             self._channel.all_gather(self._every.view(-1), self._mine).wait()
-        wire.raise_first(wire.read_verdicts(self._every.numpy(), 0, 0))
+        wire.read_verdicts(self._every.numpy(), 0, 0)

@@ -8,6 +8,7 @@ parameters: a resumed run, which starts with other buckets, must not differ.
 
 import struct
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -46,12 +47,12 @@ class LedBucket(SummedBucket):
             message = torch.zeros(len(members) * _RECORD.size + sum(limits), dtype=torch.uint8)
             if leader == exchange.rank:
                 self._select_as_leader(members, limits, message.numpy())
-            self.hold(message)
-            work = exchange.channels[0].broadcast(message, leader)
-            self.count(message.numel(), message.numel() * (1 - 1 / exchange.world_size))
-            messages.append((members, message, work))
-        for members, message, work in messages:
-            wait(work, self.sequence)
+            nbytes, share = message.numel(), 1 - 1 / exchange.world_size
+            broadcast = partial(exchange.channels[0].broadcast, source=leader)
+            self.begin(broadcast, message, room=nbytes, sent=nbytes * share)
+            messages.append((members, message))
+        for members, message in messages:
+            wait(self.works.pop(0), self.sequence)
             self._read(members, message.numpy())
         return None
 
@@ -61,7 +62,8 @@ class LedBucket(SummedBucket):
         """Select entries and write their positions, or write that this rank failed."""
         at = len(members) * _RECORD.size
         try:
-            self.task.check()
+            if self.task.error is not None:
+                raise self.task.error
             for place, (index, limit) in enumerate(zip(members, limits, strict=True)):
                 positions, wanted, encoded = self.lead(self.contents.pieces[index], limit)
                 nbytes = len(positions)

@@ -34,6 +34,7 @@ from gradwire.torch.errors import ExchangeError, GradientError
 from gradwire.torch.exchange import wire
 from gradwire.torch.exchange.base import Transfer
 from gradwire.torch.exchange.dense import divide, pack_dense, sum_dtype, unpack_dense
+from gradwire.torch.transport import Work
 
 # More than any frame has, whatever its codec: besides its entries, and for each of them.
 _FRAME_NBYTES, _ENTRY_NBYTES = 4096, 32
@@ -97,6 +98,7 @@ def _runs_of(parameter: ParameterSlot, size: int) -> tuple[list[int], list[int]]
     if numel > run * (size - 1):  # one run would not be enough, or two could have one owner
         bounds = _divide_evenly(numel, size)
     else:
+        # With runs of 250, 600 entries after 100 others are cut at 150 and 400.
         inside = range(run * (first + 1), before + numel, run)
         bounds = [0, *(bound - before for bound in inside), numel]
     step: int = parameter.codec._codec.cut_step(numel)
@@ -169,7 +171,8 @@ class OwnedBucket(Transfer):
         zero = np.zeros(len(contents.pieces), np.int64)
         self.sizes = [0] * size
         try:
-            self.task.check()
+            if self.task.error is not None:
+                raise self.task.error
             parts = self._cut(zero)
             self.parts = torch.cat(parts)
             self.mark = self.bucket.used(self.parts)
@@ -181,16 +184,13 @@ class OwnedBucket(Transfer):
         rows = np.zeros((size, front), np.uint8)
         rows[:, wire.HEADER_NBYTES :] = np.packbits(zero.astype(bool))
         for row, nbytes in zip(rows[:, : wire.HEADER_NBYTES], self.sizes, strict=True):
-            wire.write_verdict(
-                row, contents.digest, self.sequence, self.failure, nbytes, checksum
-            )
+            wire.write_verdict(row, contents.digest, self.sequence, self.failure, nbytes, checksum)
         mine = torch.from_numpy(rows).view(-1)
         fronts = torch.empty_like(mine)
         exchange.times.add("encode", start)
-        self.hold(mine, fronts)
-        self.works.append(exchange.channels[0].all_to_all(fronts, mine))
-        self.fronts = fronts.view(size, -1)
-        self.count(mine.numel(), mine.numel() - front)
+        self.fronts, nbytes = fronts.view(size, -1), mine.numel()
+        send = exchange.channels[0].all_to_all
+        self.begin(send, fronts, mine, room=nbytes, sent=nbytes - front)
 
     def _cut(self, zero: NDArray[np.int64]) -> list[torch.Tensor]:
         """Return the message for each owner: its dense entries, and then its parts."""
@@ -249,9 +249,9 @@ class OwnedBucket(Transfer):
         wire.write_verdict(header, contents.digest, self.sequence, error, nbytes)
         mine = torch.from_numpy(header)
         headers = mine.new_empty(size * wire.HEADER_NBYTES)
-        self.hold(mine, headers)
-        wire.wait(exchange.channels[1].all_gather(headers, mine), self.sequence)
-        self.count(mine.numel(), headers.numel() - mine.numel())
+        gather, sent = exchange.channels[1].all_gather, headers.numel() - mine.numel()
+        self.begin(gather, headers, mine, room=mine.numel(), sent=sent)
+        wire.wait(self.works.pop(), self.sequence)
         verdicts = self._verdicts(headers.view(size, -1).numpy(), error, "merge what it owns")
         self.lengths = check_lengths(verdicts, limits)
         assert merged is not None
@@ -262,7 +262,7 @@ class OwnedBucket(Transfer):
     ) -> list[wire.Verdict]:
         """Return the outcome of an act on all ranks; raise the same error on all if one failed."""
         contents, exchange = self.contents, self.exchange
-        verdicts = wire.read_verdicts(messages, contents.digest, self.sequence)
+        verdicts = wire.read_verdicts(messages, contents.digest, self.sequence, raises=False)
         if any(verdict.failed for verdict in verdicts):
             wire.share_failure(exchange.channels[1], contents, self.sequence, error, act)
         exchange.checksums.compare(contents, verdicts)
@@ -271,10 +271,14 @@ class OwnedBucket(Transfer):
     def _swap(self, mine: torch.Tensor, sizes: list[int], lengths: list[int]) -> torch.Tensor:
         """Send each rank its bytes of a message; return those of all ranks for this one."""
         parts = mine.new_empty(sum(lengths))
-        self.hold(mine, parts)
-        work = self.exchange.channels[1].all_to_all(parts, mine, lengths, sizes)
-        wire.wait(work, self.sequence)
-        self.count(mine.numel(), mine.numel() - sizes[self.exchange.rank])
+        channel, sent = self.exchange.channels[1], mine.numel() - sizes[self.exchange.rank]
+
+        def swap(parts: torch.Tensor, mine: torch.Tensor) -> Work:
+            work: Work = channel.all_to_all(parts, mine, lengths, sizes)
+            return work
+
+        self.begin(swap, parts, mine, room=mine.numel(), sent=sent)
+        wire.wait(self.works.pop(), self.sequence)
         return parts
 
     def _merge(self, received: torch.Tensor, lengths: list[int]) -> torch.Tensor:

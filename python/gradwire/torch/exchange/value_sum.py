@@ -1,4 +1,4 @@
-"""Exchanges that sum values: of all entries, of random ones, or of those that a leader selects."""
+"""Exchanges that sum values: all entries, random ones, those of a leader, or sparse gradients."""
 
 import abc
 import itertools
@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from gradwire.torch.engine.metrics import Outcomes
+from gradwire.torch.errors import GradientError
+from gradwire.torch.exchange import wire
 from gradwire.torch.exchange.base import Transfer
 from gradwire.torch.exchange.dense import (
     divide,
@@ -22,6 +24,7 @@ from gradwire.torch.exchange.dense import (
 )
 from gradwire.torch.exchange.wire import Flags, check_word, read_flags, share_failure
 
+_SPARSE_NBYTES = 96  # of a message, with room for the numbers of a GradientError
 _BATCH = 1 << 18
 """Largest number of entries encoded in one call, unless a single parameter has more. It limits the
 memory of their frames, which is needed in addition to the vectors."""
@@ -74,24 +77,24 @@ class SummedBucket(Transfer):
         first = self.vectors[0]
         self.bucket.write_header(first.view(torch.uint8), self.flags.bytes_of(first.dtype))
         self.exchange.times.add("encode", start)
-        self.hold(*self.vectors)
+        add, share = self.exchange.channels[0].all_reduce, (ranks - 1) / ranks
         for vector in self.vectors:
-            self.works.append(self.exchange.channels[0].all_reduce(vector))
-            self.count(vector.nbytes, 2 * vector.nbytes * (ranks - 1) / ranks)
+            self.begin(add, vector, room=vector.nbytes, sent=2 * vector.nbytes * share)
 
     def _take_vectors(self, facts: object) -> None:
         contents, step = self.contents, self.task.step.number
         compressed = contents.compressed
         summed_as = compressed[0].codec.quantize.summed_as if compressed else "float32"
-        wire: torch.dtype = getattr(torch, str(summed_as))
+        sent_as: torch.dtype = getattr(torch, str(summed_as))
         # Zeros and ones are exact in any dtype; dense parameters keep their precision.
-        dtype = sum_dtype(contents.dtype) if contents.runs else wire
+        dtype = sum_dtype(contents.dtype) if contents.runs else sent_as
         word = check_word(contents.digest, self.sequence, step, self.counts, facts)
         flags = self.flags = Flags(contents, word)
         numel, front = sum(self.counts), len(flags) + contents.dense_numel
-        lengths = [(front + numel, dtype)] if dtype == wire else [(front, dtype), (numel, wire)]
-        pool = self.exchange.buffers
-        buffers = self.take(*[(pool, length * dtype.itemsize) for length, dtype in lengths])
+        lengths = (
+            [(front + numel, dtype)] if dtype == sent_as else [(front, dtype), (numel, sent_as)]
+        )
+        buffers = self.take(*[length * dtype.itemsize for length, dtype in lengths])
         vectors = [
             buffer[: length * dtype.itemsize].view(dtype)
             for buffer, (length, dtype) in zip(buffers, lengths, strict=True)
@@ -101,7 +104,8 @@ class SummedBucket(Transfer):
         self.vectors = [vector for vector in vectors if vector.numel()]
 
     def _fill(self) -> None:
-        self.task.check()
+        if self.task.error is not None:
+            raise self.task.error
         contents = self.contents
         ends = list(itertools.accumulate(self.counts, initial=0))
         for members in self._batches():
@@ -244,3 +248,61 @@ def _joined(values: torch.Tensor, ends: Sequence[int], members: Sequence[int]) -
     if last - first < len(members):
         return values[ends[first] : ends[last + 1]]
     return torch.cat([values[ends[index] : ends[index + 1]] for index in members])
+
+
+class SparseBucket(Transfer):
+    """One bucket that is a sparse tensor, as of `nn.Embedding`: messages, and a sum as in DDP."""
+
+    messages: torch.Tensor  # of all ranks
+    total: torch.Tensor
+
+    @override
+    def send(self) -> None:
+        channel, (piece,) = self.exchange.channels[0], self.contents.dense
+        self.total = self.bucket.sparse().div(channel.size).coalesce()
+        count, first = _not_finite(self.total)
+        error = GradientError(count, first, piece.parameter.name, channel.rank) if count else None
+        message = np.zeros(_SPARSE_NBYTES, np.uint8)
+        wire.write_verdict(message, self.contents.digest, self.sequence, error)
+        mine = torch.from_numpy(message)
+        self.messages = mine.new_empty(channel.size * _SPARSE_NBYTES)
+        others = channel.size - 1
+        sent = _SPARSE_NBYTES * others
+        self.begin(channel.all_gather, self.messages, mine, room=_SPARSE_NBYTES, sent=sent)
+        nbytes = self.total.indices().nbytes + self.total.values().nbytes
+        self.begin(channel.all_reduce, self.total, room=nbytes, sent=nbytes * others)
+        self.dense_nbytes = self.room * channel.size // 2  # it goes from all to all
+
+    @override
+    def read_headers(self) -> None:
+        rows = self.messages.view(-1, _SPARSE_NBYTES).numpy()
+        for verdict in wire.read_verdicts(rows, self.contents.digest, self.sequence, raises=False):
+            error = verdict.error
+            if isinstance(error, GradientError):
+                name = self.contents.names[0]  # of which the message has only the beginning
+                raise GradientError(error.count, error.first, name, error.rank)
+
+    @override
+    def combine(self) -> None:
+        start, contents = time.perf_counter(), self.contents
+        if self.exchange.check_result:
+            count, first = _not_finite(self.total.coalesce())
+            if count:
+                raise GradientError(count, first, contents.names[0], 0)
+        self.result, self.finite = self.total, True
+        nanoseconds = round(1e9 * (time.perf_counter() - start))
+        contents.counters.dense(contents.dense_rows, np.array([self.room]), nanoseconds)
+
+
+def _not_finite(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return the number of non-finite entries, and the flat position of the first."""
+    bad = ~torch.isfinite(tensor.values())
+    count = int(bad.sum())
+    if not count:
+        return 0, 0
+    entry, *rest = bad.nonzero()[0].tolist()
+    position = 0
+    indices = tensor.indices()[:, entry].tolist() + rest
+    for index, length in zip(indices, tensor.shape, strict=True):
+        position = position * length + index
+    return count, position
