@@ -101,5 +101,5 @@ def test_the_buffers_of_the_first_slots_do_not_stay(rank):
             handle.metrics()
             nbytes.append(exchange.frames.nbytes + exchange.buffers.nbytes)
         numel = sum(each.numel() for each in model.parameters())
-    assert nbytes[0] > 9 * numel  # nothing was seen yet: room for every entry
+    assert nbytes[0] > 8 * numel  # nothing was seen yet: room for every entry
     assert nbytes[-1] < numel

@@ -135,8 +135,10 @@ class RankExchange:
         self.buffers = BufferPool()  # for what collectives fill
         # Gloo's threads release a collective's tensors shortly after it completes. If these had no
         # reference here, those threads would need the GIL to free them, and old releases of torch
-        # (such as 2.4) hold the GIL while they wait for those threads to end.
-        self.recent: deque[torch.Tensor] = deque(maxlen=16)
+        # (such as 2.4) hold the GIL while they wait for those threads to end. One bucket's messages
+        # between owners are 8 tensors, some as long as all of its frames.
+        divides = part is not None and part.divides
+        self.recent: deque[torch.Tensor] = deque(maxlen=8 if divides else 32)
 
     def close(self) -> None:
         """Release the channels, without closing them, and memory."""

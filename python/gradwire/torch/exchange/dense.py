@@ -19,11 +19,8 @@ def take_buffers(task: BucketTask, pool: BufferPool, *sizes: int) -> list[torch.
     still started, with new memory of zeros, after the pool's unused memory was freed. Only if that
     also fails does this rank start none, and raise.
     """
-    buffers = []
     try:
-        for size in sizes:
-            buffers.append(pool.take(size, task.step.number, task.bucket))  # noqa: PERF401
-        return buffers
+        return [pool.take(size, task.step.number, task.bucket) for size in sizes]
     except BaseException as error:  # of any kind: the other ranks wait for the collectives
         pool.clear()
         device = task.bucket.frames_on
