@@ -17,7 +17,7 @@ from gradwire.torch import backends
 from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.parameter import make_slots, set_codec
 from gradwire.torch.engine.step import BucketTask, Step
-from gradwire.torch.exchange import ExchangeBase, build
+from gradwire.torch.exchange import RankExchange, build
 from gradwire.torch.transport import Channel, LocalChannel
 
 MIN_NUMEL = 1024
@@ -240,7 +240,7 @@ class _Rank:
     """What a rank has: an exchange, and the compressed parameters as one bucket."""
 
     def __init__(self, make: Callable[..., Channel], flat: Flat, codec: Codec) -> None:
-        self._exchange: ExchangeBase = build(codec.exchange, make(), make, {}, check_result=False)
+        self._exchange: RankExchange = build(codec.exchange, make(), make, {}, check_result=False)
         self._gathers = codec.exchange.gathers_frames
         named = dict(flat.model.named_parameters())
         large = {piece.name for piece in flat.pieces}
@@ -278,11 +278,10 @@ class _Rank:
         now = time.perf_counter()
         job = BucketTask(self._contents, bucket, Step(number), True, lambda: 1.0, now)
         frames = sum(each.limit.nbytes for each in self._parameters)
-        flight = self._exchange.start(job, number)
+        flight: Any = self._exchange.start(job, number)
         self._exchange.receive(flight)
         if not self._gathers:
-            return flight.wire
+            return float(flight.wire)
         # A slot has room for a message at least, which dense parameters fill in a real one.
-        slots: Any = flight.payload
-        unused: int = slots.plan.nbytes - frames
-        return flight.wire - (self._exchange.world_size - 1) * unused
+        unused: int = flight.plan.nbytes - frames
+        return float(flight.wire - (self._exchange.world_size - 1) * unused)

@@ -194,7 +194,7 @@ class TestStaged(DeviceSuite):
     """Tensors on the CPU that are copied before they are encoded."""
 
     device = "cpu"
-    module = "gradwire.torch.backends.cpu"
+    module = "gradwire.torch.backends.host"
 
     @pytest.fixture
     def there(self, kept):

@@ -6,7 +6,7 @@ import torch
 import gradwire
 from gradwire.torch.diloco import DiLoCo, Membership, sparseloco
 from gradwire.torch.diloco.fragments import Timetable, divide
-from gradwire.torch.transport import stores
+from gradwire.torch.transport.store import stores
 
 NAMES = dict.fromkeys(
     ["embed.weight", "blocks.0.a", "blocks.0.norm.b", "blocks.1.a", "blocks.2.a", "head.weight"]

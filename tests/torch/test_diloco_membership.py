@@ -24,7 +24,7 @@ from gradwire.torch.diloco.roster import Generation, Roster, Waiting
 from gradwire.torch.diloco.store_client import Heartbeat, _Pulse
 from gradwire.torch.diloco.untrained import broadcast
 from gradwire.torch.errors import MembershipError
-from gradwire.torch.transport import Gloo, Secret, stores
+from gradwire.torch.transport.store import Gloo, Secret, stores
 
 
 def roster(members: str, generation: int = 3, **waiting: tuple[Any, ...]) -> Roster:

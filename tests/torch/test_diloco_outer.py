@@ -10,7 +10,7 @@ import torch
 import gradwire
 from gradwire.torch.diloco import DiLoCo, Membership
 from gradwire.torch.diloco.fragments import OuterOptimizer
-from gradwire.torch.transport import stores
+from gradwire.torch.transport.store import stores
 
 ENTRIES, INNER, STEPS, RATE = 40, 30, 20_000, 0.02
 

@@ -151,10 +151,10 @@ class WarmUp(Schedule):
 
     def codec_at(self, codec: Codec, epoch: int) -> Codec | None:
         """Return the codec for an epoch."""
-        own = ratio_of(codec)
+        ratio = ratio_of(codec)
         if epoch >= len(self.ratios):
             return codec
-        return with_ratio(codec, max(self.ratios[epoch], own))
+        return with_ratio(codec, max(self.ratios[epoch], ratio))
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -242,7 +242,7 @@ class BySteps(Schedule):
         int
             Number of the epoch, from 0; no more than `last`.
         """
-        epoch, last = step // self.steps, self.last
+        epoch, last = step // self.steps, self.schedule.last
         return epoch if last is None else min(epoch, last)
 
     @property

@@ -11,9 +11,9 @@ from gradwire import _validate
 from gradwire._validate import refuse_type, require
 from gradwire.torch.checkpoint import load as residuals
 from gradwire.torch.checkpoint.format import Policy
+from gradwire.torch.checkpoint.gather import run_on_all
 from gradwire.torch.diloco.exchanges import FragmentExchanges
 from gradwire.torch.diloco.replica import FragmentState, Position, Replica, Shared
-from gradwire.torch.engine.consensus import run_on_all
 from gradwire.torch.tensors import bytes_of
 from gradwire.torch.transport import RankTopology, messages
 

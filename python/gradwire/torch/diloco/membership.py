@@ -17,7 +17,7 @@ from gradwire._validate import require
 from gradwire.torch.diloco.roster import Generation, Roster, Waiting
 from gradwire.torch.diloco.store_client import Heartbeat, StoreClient, connector, is_local, split
 from gradwire.torch.errors import MembershipError
-from gradwire.torch.transport import Secret, Store, stores
+from gradwire.torch.transport.store import Secret, Store, stores
 
 LOG = logging.getLogger("gradwire.diloco")
 

@@ -22,7 +22,8 @@ from gradwire.torch.diloco.untrained import broadcast
 from gradwire.torch.engine.consensus import ControlChannel, agree
 from gradwire.torch.engine.engine import Engine
 from gradwire.torch.errors import ExchangeError, MembershipError, TensorError
-from gradwire.torch.transport import Channel, Gloo, ProcessGroups, stores
+from gradwire.torch.transport import Channel, ProcessGroups
+from gradwire.torch.transport.store import Gloo, stores
 
 _ATTEMPTS = 10  # generations in a row that may fail before all is ready: more are no accident
 # Generations of which ranks know what counted: one that was away for longer sends it again.

@@ -9,7 +9,8 @@ from datetime import timedelta
 from typing import Any, Self, TypeVar
 
 from gradwire import _validate
-from gradwire.torch.transport import Gloo, Secret, Store, messages, stores
+from gradwire.torch.transport import messages
+from gradwire.torch.transport.store import Gloo, Secret, Store, stores
 
 VERSION = 1  # of what is in the store, which changes with what ranks of a generation do
 _LONGEST = 255  # characters of a rank's name, at most: it is part of a key of the store

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from gradwire._validate import require
 from gradwire.torch.diloco.roster import Roster
 from gradwire.torch.errors import MembershipError
-from gradwire.torch.transport import Secret, Store, stores
+from gradwire.torch.transport.store import Secret, Store, stores
 
 T = TypeVar("T")
 Connect = Callable[[timedelta], Store]
