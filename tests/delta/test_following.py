@@ -249,7 +249,7 @@ def test_a_push_that_fails_is_made_up_for_by_the_next_one(tmp_path, when, nth):
         publisher.push(step, model(step))
     assert at(follower, mine, 3)
     store.left = nth
-    with pytest.raises(OSError, match="full|after"):  # of a patch, an anchor and the manifest
+    with pytest.raises(OSError, match=r"full|after"):  # of a patch, an anchor and the manifest
         publisher.push(4, model(4))
     now = follower.pull(mine)
     assert now == (4 if (when, nth) == ("after", 3) else 3)

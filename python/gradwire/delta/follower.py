@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,7 @@ _POLL = 0.1
 """Seconds between looks at the folder."""
 
 
+T = TypeVar("T")
 Chains: TypeAlias = dict[int, list[Version]]
 """Of each part: a version that is there, and those whose patches follow it."""
 
@@ -85,29 +86,21 @@ class Follower:
             Files are damaged or cannot be read, still after ``timeout``.
         """
         tensors = distinct(tensors_of(model))
-        before, deadline = self._at, time.monotonic() + timeout
-        while True:
-            problem: Exception | None = None
-            try:
-                self._advance(tensors)
-            except (OSError, CorruptFrameError, CorruptFileError) as error:
-                problem = error
-            if self._at is not None and self._at != before:
-                return self._at[1]
-            if (left := deadline - time.monotonic()) <= 0:
-                break
-            time.sleep(min(_POLL, left))
-        if not isinstance(problem, FileNotFoundError | None):
-            raise problem
+        _until(timeout, lambda: self._advance(tensors))
         if self._at is None:
-            raise TimeoutError("the folder has no complete version yet") from problem
+            raise TimeoutError("the folder has no complete version yet")
         return self._at[1]
 
-    def blank(self) -> dict[str, weights.RawTensor]:
+    def blank(self, timeout: float = 0.0) -> dict[str, weights.RawTensor]:
         """Return tensors of zeros, of the names, dtypes and shapes of the newest anchor.
 
         For `pull`, if there is no model to change in place: an engine that loads weights by name
         gets them from here.
+
+        Parameters
+        ----------
+        timeout : float
+            Seconds to wait for a first version.
 
         Returns
         -------
@@ -115,11 +108,16 @@ class Follower:
 
         Raises
         ------
-        FileNotFoundError
-            There is no complete version yet.
+        TimeoutError
+            There is none by then.
         CorruptFileError, OSError
-            Files are damaged, or cannot be read.
+            Files are damaged or cannot be read, still after ``timeout``.
         """
+        if (found := _until(timeout, self._blank)) is None:
+            raise TimeoutError("the folder has no complete version yet")
+        return found
+
+    def _blank(self) -> dict[str, weights.RawTensor]:
         found = {}
         _, chains = self._start(self._manifests())
         for part, chain in chains.items():
@@ -158,7 +156,9 @@ class Follower:
             raise FileNotFoundError("no version is complete")
         return min(found, key=lambda each: sum(map(len, each[1].values())))
 
-    def _advance(self, tensors: Tensors) -> None:
+    def _advance(self, tensors: Tensors) -> bool | None:
+        """Go from version to version, as far as there are files; None if there is no newer one."""
+        before = self._at
         manifests = self._manifests()
         keys = _complete(manifests)
         if self._at not in keys:
@@ -168,9 +168,13 @@ class Follower:
             try:
                 self._apply(tensors, manifests, keys[at + 1])
             except (OSError, CorruptFrameError):
-                if keys.index(self._start(manifests)[0]) <= at:
+                if keys.index(self._start(manifests)[0]) > at:
+                    self._load(tensors, manifests)
+                elif self._at == before:
                     raise
-                self._load(tensors, manifests)
+                else:
+                    break  # the rest the next time
+        return None if self._at == before else True
 
     def _apply(
         self, tensors: Tensors, manifests: dict[int, Manifest], key: tuple[str, int]
@@ -218,6 +222,27 @@ class Follower:
                 raise
         self._follow(tensors, chains)
         self._at = key
+
+
+def _until(seconds: float, attempt: Callable[[], T | None]) -> T | None:
+    """Attempt something until it returns something, or the time is over.
+
+    Missing and damaged files may be on their way; damaged ones are an error in the end.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        problem: Exception | None = None
+        try:
+            if (found := attempt()) is not None:
+                return found
+        except (OSError, CorruptFrameError, CorruptFileError) as error:
+            problem = error
+        if (left := deadline - time.monotonic()) <= 0:
+            break
+        time.sleep(min(_POLL, left))
+    if isinstance(problem, FileNotFoundError | None):
+        return None
+    raise problem
 
 
 def _complete(manifests: dict[int, Manifest]) -> list[tuple[str, int]]:
