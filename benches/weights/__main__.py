@@ -3,8 +3,8 @@
 ``weights`` packs three models by the nearest codes with every fit and three blocks, and times rows
 through packed layers, packing and files, beside what torch has and what is installed of torchao,
 bitsandbytes, optimum-quanto and gguf. ``quantize`` packs five models by calibration and budgets.
-``checkpoints`` saves checkpoints without loss and as differences, beside zstd and zipnn. Models are
-trained once and kept. About an hour on two cores; with --quick ten minutes.
+``checkpoints`` saves checkpoints without loss and as differences, and makes patches between versions,
+beside zstd and zipnn. Models are trained once and kept. About an hour on two cores; with --quick ten minutes.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from benches.harness import results
 from benches.harness.command import conduct, progress
 from benches.harness.machine import cores
 
-from . import files, kernel, losses, models, show
+from . import deltas, files, kernel, losses, models, show
 from .models import GRU, MIXTURE, TEXT, WIDE, Model
 
 PARTS = (*losses.KINDS, "checkpoints")
@@ -56,7 +56,7 @@ def arguments(given: list[str] | None) -> Namespace:
 def measure(part: str, chosen: Namespace) -> dict[str, Any]:
     """Return the figures of a part, with day, machine and versions."""
     if part == "checkpoints":
-        found = files.measure(chosen.quick, progress)
+        found = files.measure(chosen.quick, progress) | deltas.measure(chosen.quick, progress)
     else:
         found = {"rows": packed(part, chosen)}
         if part == "weights":

@@ -14,7 +14,7 @@ from matplotlib import pyplot as plt
 from benches.harness import pages, results
 from benches.harness.theme import STYLE, save
 
-from . import files, kernel, losses
+from . import deltas, files, kernel, losses
 from .losses import BUDGET, FLOAT, PLAIN, RANGE, SEQUENTIAL, USUAL, ZERO, Calibrated, Nearest
 
 Document = Mapping[str, Any]
@@ -215,6 +215,8 @@ def blocks(document: Document, part: str) -> dict[tuple[Path, str], str]:
         shown = {
             (page, "speeds"): [files.speed_table(document["speeds"]), source],
             (page, "sizes"): [files.size_table(document["sizes"]), source],
+            (page, "patches"): [deltas.size_table(document), source],
+            (page, "speeds of patches"): [deltas.speed_table(document)],
         }
     elif part == "quantize":
         picture = "![Loss against bits per weight](quantize.svg)"

@@ -1,6 +1,6 @@
 """A reader of lossless values, from the text of docs/frame-values.md alone."""
 
-from tests.weights.plain_coded_reader import BLOCK, floats
+from tests.weights.plain_floats import BLOCK, floats
 
 FLOATS = {0: (8, 23, 4), 1: (8, 7, 2), 2: (5, 10, 2)}  # bits of exponent and mantissa, bytes
 

@@ -18,10 +18,10 @@ CODINGS = ("lossless", "difference")
 MOST_EXPANSION = 4096
 """Bytes of a decoded tensor for each byte of its codes: 1 MB of codes holds at most 4 GB."""
 
-PIECE = 16 << 16
-"""Entries that are coded at a time: sixteen blocks, which threads share."""
+PIECE = 4 << 20
+"""Entries that are coded at a time: 64 blocks of floats or 4 of differences, which threads share."""
 
-_BLOCK = 1 << 16
+_BLOCK, _BLOCK_OF_DIFFERENCES = 1 << 16, 1 << 20
 
 _CHECKED = 8 << 20
 """Bytes whose checksum is taken at a time."""
@@ -70,7 +70,8 @@ class Coded:
         done: Callable[[], None],
     ) -> None:
         numel = math.prod(shape)
-        end = _end_of_blocks(data, numel, name, done)
+        block = _BLOCK if base is None else _BLOCK_OF_DIFFERENCES
+        end = _end_of_blocks(data, -(-numel // block), name, done)
         need = max(end, least(numel * (4 if dtype == "F32" else 2)))
         if len(data) != need or data[end:].tobytes().strip(b"\0"):
             raise CorruptFileError(f"{len(data) - end} bytes follow its codes", name)
@@ -95,18 +96,16 @@ class Coded:
         self._done()
 
 
-def _end_of_blocks(data: memoryview, numel: int, name: str, done: Callable[[], None]) -> int:
-    """Return where the blocks of so many entries end: before memory is taken for the entries."""
+def _end_of_blocks(data: memoryview, count: int, name: str, done: Callable[[], None]) -> int:
+    """Return where so many blocks end: before memory is taken for the entries."""
     at = 4
-    for block in range(-(-numel // _BLOCK)):
+    for block in range(count):
         if block % 64 == 63:  # the system reads pages around each length
             done()
         length = int.from_bytes(data[at : at + 4], "little")
         at += 4 + length
         if at > len(data) or length == 0:
-            raise CorruptFileError(
-                f"{len(data)} bytes do not hold the blocks of {numel} entries", name
-            )
+            raise CorruptFileError(f"{len(data)} bytes do not hold its {count} blocks", name)
     return at
 
 
@@ -119,7 +118,7 @@ class Coder:
 
     def encode(self, values: Bytes) -> Bytes:
         """Return codes of the next entries, in memory that the next call overwrites."""
-        most = len(values) + 5 * (len(values) // _BLOCK + 1)
+        most = len(values) + 5 * (len(values) // _BLOCK + 2)
         if len(self._codes) < most:
             self._codes = np.empty(most, np.uint8)
         other = None

@@ -48,7 +48,7 @@ const ALL: u8 = 255;
 const CHUNK: usize = simd::BLOCK;
 
 /// Of so many groups of floats, one is looked at to choose the classes of a large block.
-const SAMPLED: usize = 16;
+const SAMPLED: usize = 32;
 
 /// What a class takes besides its codes, in bits.
 const CLASS_BITS: u64 = 150;
@@ -192,7 +192,7 @@ pub fn read<'a, T: Bits>(
         }
         return Ok((bytes, Vec::new()));
     }
-    let (members, classes, rest) = read_members(kernels, format, bytes, false, out)?;
+    let (members, classes, rest) = read_members(kernels, format, bytes, None, out)?;
     let mut leavers = Vec::new();
     let mut keys = Vec::new();
     for (class, (places, new)) in members.iter().enumerate() {
@@ -218,14 +218,12 @@ pub fn undo<T: Bits>(
     leavers: &[(u32, T)],
     out: &mut [T],
 ) -> Result<()> {
-    put(leavers, out);
-    let (members, ..) = read_members(kernels, format, bytes, true, out)?;
+    let (members, ..) = read_members(kernels, format, bytes, Some(leavers), out)?;
     for (places, old) in members {
         for (place, old) in places.into_iter().zip(old) {
             out[place as usize] = old;
         }
     }
-    put(leavers, out);
     Ok(())
 }
 
@@ -238,13 +236,13 @@ fn put<T: Copy>(floats: &[(u32, T)], out: &mut [T]) {
 /// The positions of members that change, and what they become.
 type Members<T> = Vec<(Vec<u32>, Vec<T>)>;
 
-/// Those of each class, or what they were if it goes `back`.
+/// Those of each class; or what they were, where floats are found in their classes by what `leavers` were.
 fn read_members<'a, T: Bits>(
     kernels: &Kernels,
     format: Format,
     bytes: &'a [u8],
-    back: bool,
-    floats: &[T],
+    leavers: Option<&[(u32, T)]>,
+    floats: &mut [T],
 ) -> Result<(Members<T>, Classes, &'a [u8])> {
     let (classes, mut bytes) = Classes::read(bytes)?;
     let mut numbers = Vec::new();
@@ -253,11 +251,15 @@ fn read_members<'a, T: Bits>(
         numbers.push(of_class);
         bytes = rest;
     }
-    let places = locate(kernels, format, &classes, &numbers, floats)?;
+    let old = leavers.unwrap_or_default();
+    let new: Leavers<T> = old.iter().map(|(place, _)| (*place, floats[*place as usize])).collect();
+    put(old, floats);
+    let places = locate(kernels, format, &classes, &numbers, floats);
+    put(&new, floats);
     let mut members = Vec::new();
-    for places in places {
+    for places in places? {
         let mut moved: Vec<T> = places.iter().map(|place| floats[*place as usize]).collect();
-        bytes = steps::read(kernels, bytes, back, &mut moved)?;
+        bytes = steps::read(kernels, bytes, leavers.is_some(), &mut moved)?;
         members.push((places, moved));
     }
     Ok((members, classes, bytes))

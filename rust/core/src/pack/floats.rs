@@ -117,7 +117,8 @@ macro_rules! bits {
             }
 
             fn keys(kernels: &Kernels, format: Format, values: &[Self], out: &mut [u8]) {
-                kernels.$keys(values, format.mantissa, (1 << format.exponent) - 1, out);
+                let mask = u8::MAX >> (8 - format.exponent);
+                kernels.$keys(values, format.mantissa, mask, out);
             }
 
             fn changed(kernels: &Kernels, values: &[Self], base: &[Self], out: &mut [u8]) {

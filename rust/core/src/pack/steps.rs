@@ -33,6 +33,9 @@ const PIECE: usize = huffman::BLOCK;
 /// Codes in a symbol at most.
 const TOGETHER: usize = 8;
 
+/// Codes by which it is decided how many are in a symbol.
+const LOOKED_AT: usize = 1 << 14;
+
 /// Steps that are read together.
 const CHUNK: usize = 4096;
 
@@ -121,29 +124,26 @@ struct Joined {
 }
 
 impl Joined {
-    /// What is shortest of codes that occur so often; none of none.
+    /// What is shortest of codes that occur so often, or nearly; none of none.
     fn choose(codes: &[u16], counts: &[(u16, u32)]) -> Option<Self> {
-        let code = Code::new(counts)?;
         let base = 1 + counts.last().map_or(0, |(largest, _)| usize::from(*largest));
-        let len = code.len(counts);
-        let (mut best, mut least) = (Self { each: 1, base, code, symbols: None }, len);
         let most = counts.iter().map(|(_, count)| *count as usize).max().unwrap_or(0);
         // Otherwise no code is much longer than it should be; and one of a single code takes nothing.
-        if 5 * most < 2 * codes.len() || base < 2 {
-            return Some(best);
-        }
-        for each in 2..=TOGETHER {
-            let Some(alphabet) = alphabet_of(base, each) else { break };
-            let symbols: Vec<u16> =
-                codes.chunks(each).map(|codes| joined(codes, base)).collect();
-            let counts = huffman::counts(&symbols, alphabet);
-            let Some(code) = Code::new(&counts) else { break };
-            let len = code.len(&counts);
-            if len < least {
-                (best, least) = (Self { each, base, code, symbols: Some(symbols) }, len);
+        if 5 * most >= 2 * codes.len() && counts.len() > 1 {
+            let first = &codes[..codes.len().min(LOOKED_AT)];
+            let len = |each| {
+                let counts = huffman::counts(&joined(first, base, each), base.pow(each as u32));
+                Code::new(&counts).map_or(usize::MAX, |code| code.len(&counts))
+            };
+            let possible = (1..=TOGETHER).take_while(|each| alphabet_of(base, *each).is_some());
+            let each = possible.min_by_key(|each| len(*each)).unwrap_or(1);
+            let symbols = joined(codes, base, each);
+            let code = Code::new(&huffman::counts(&symbols, base.pow(each as u32)));
+            if let Some(code) = code.filter(|_| each > 1) {
+                return Some(Self { each, base, code, symbols: Some(symbols) });
             }
         }
-        Some(best)
+        Some(Self { each: 1, base, code: Code::new(counts)?, symbols: None })
     }
 }
 
@@ -152,8 +152,9 @@ fn alphabet_of(base: usize, each: usize) -> Option<usize> {
     base.checked_pow(each as u32).filter(|alphabet| *alphabet <= ALPHABET)
 }
 
-fn joined(codes: &[u16], base: usize) -> u16 {
-    codes.iter().rev().fold(0, |symbol, code| symbol * base as u16 + code)
+fn joined(codes: &[u16], base: usize, each: usize) -> Vec<u16> {
+    let symbol = |codes: &[u16]| codes.iter().rev().fold(0, |all, code| all * base as u16 + code);
+    codes.chunks(each).map(symbol).collect()
 }
 
 /// Reads codes, many of them at a time.

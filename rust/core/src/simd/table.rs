@@ -149,9 +149,9 @@ kernels! {
     /// The same of 32 bits: see [`gaps`].
     pub fn single_gaps(values: &[[u8; 4]], base: &[[u8; 4]], codes: &mut [u16], fields: &mut [u32]) = gaps::find::single;
     /// Eight bits of each float of 16 bits: see [`members`].
-    pub fn half_keys(values: &[[u8; 2]], from: u32, mask: u32, out: &mut [u8]) = members::keys::half;
+    pub fn half_keys(values: &[[u8; 2]], from: u32, mask: u8, out: &mut [u8]) = members::keys::half;
     /// The same of 32 bits: see [`members`].
-    pub fn single_keys(values: &[[u8; 4]], from: u32, mask: u32, out: &mut [u8]) = members::keys::single;
+    pub fn single_keys(values: &[[u8; 4]], from: u32, mask: u8, out: &mut [u8]) = members::keys::single;
     /// Which floats of 16 bits differ from others: see [`members`].
     pub fn half_changed(values: &[[u8; 2]], base: &[[u8; 2]], out: &mut [u8]) = members::changed::half;
     /// The same of 32 bits: see [`members`].

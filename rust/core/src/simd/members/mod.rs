@@ -13,19 +13,19 @@ use super::stamp::stamp;
 /// Floats in a group, which a mask has bits for.
 pub const GROUP: usize = 64;
 
-/// Eight bits of each float, from bit `from` on: its exponent, if that has eight bits.
+/// Bits of each float from bit `from` on, of which `mask` are taken: its exponent.
 #[inline(always)]
-fn keys_body<T: Word>(values: &[T], from: u32, mask: u32, out: &mut [u8]) {
+fn keys_body<T: Word>(values: &[T], from: u32, mask: u8, out: &mut [u8]) {
     for (out, value) in out.iter_mut().zip(values) {
-        *out = (value.get() >> from & mask) as u8;
+        *out = value.key(from, mask);
     }
 }
 
 /// One where a float differs from another, else zero.
 #[inline(always)]
-fn changed_body<T: Word>(values: &[T], base: &[T], out: &mut [u8]) {
+fn changed_body<T: Word + PartialEq>(values: &[T], base: &[T], out: &mut [u8]) {
     for (out, (value, base)) in out.iter_mut().zip(values.iter().zip(base)) {
-        *out = u8::from(value.get() != base.get());
+        *out = u8::from(value != base);
     }
 }
 
@@ -149,7 +149,7 @@ macro_rules! stamped {
         pub(in crate::simd) mod keys {
             $(pub(in crate::simd) mod $width {
                 use super::super::{keys_body, stamp};
-                stamp!(fn(values: &[$float], from: u32, mask: u32, out: &mut [u8]) => keys_body);
+                stamp!(fn(values: &[$float], from: u32, mask: u8, out: &mut [u8]) => keys_body);
             })*
         }
         pub(in crate::simd) mod changed {

@@ -14,6 +14,8 @@ pub struct Cut {
 /// The bits of a float, the lowest byte first.
 pub(crate) trait Word: Copy {
     fn get(self) -> u32;
+    /// Eight bits from bit `from` on, of which `mask` are taken.
+    fn key(self, from: u32, mask: u8) -> u8;
     fn of(bits: u32) -> Self;
     fn join(symbol: u16, rest: u32, cut: Cut) -> Self;
 }
@@ -22,6 +24,10 @@ impl Word for [u8; 2] {
     #[inline(always)]
     fn get(self) -> u32 {
         u16::from_le_bytes(self).into()
+    }
+    #[inline(always)]
+    fn key(self, from: u32, mask: u8) -> u8 {
+        (u16::from_le_bytes(self) >> from) as u8 & mask
     }
     #[inline(always)]
     fn of(bits: u32) -> Self {
@@ -38,6 +44,10 @@ impl Word for [u8; 4] {
     #[inline(always)]
     fn get(self) -> u32 {
         u32::from_le_bytes(self)
+    }
+    #[inline(always)]
+    fn key(self, from: u32, mask: u8) -> u8 {
+        (u32::from_le_bytes(self) >> from) as u8 & mask
     }
     #[inline(always)]
     fn of(bits: u32) -> Self {
