@@ -10,12 +10,17 @@ BYTES = 4, 3, 1
 BLOCK = 1 << 20
 
 
+TABLE = []
+for number in range(256):
+    for _ in range(8):
+        number = number >> 1 ^ (0x82F63B78 if number & 1 else 0)
+    TABLE.append(number)
+
+
 def crc32c(data: bytes) -> int:
     check = 0xFFFFFFFF
     for byte in data:
-        check ^= byte
-        for _ in range(8):
-            check = check >> 1 ^ (0x82F63B78 if check & 1 else 0)
+        check = check >> 8 ^ TABLE[check & 255 ^ byte]
     return check ^ 0xFFFFFFFF
 
 
