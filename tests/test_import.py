@@ -34,7 +34,7 @@ def test_torch_is_imported_when_it_is_asked_for():
 
 def test_dir_lists_what_is_public_and_nothing_else():
     assert sorted(dir(gradwire)) == sorted(
-        {*gradwire.__all__, "cost", "numerics", "torch", "weights"}
+        {*gradwire.__all__, "cost", "delta", "numerics", "torch", "weights"}
     )
     modules = "accelerate activations collective cost cuda ddp diloco fsdp horovod lightning optim"
     listed = {

@@ -17,6 +17,9 @@ from gradwire.weights.header import check_version
 if sys.platform != "win32":
     import fcntl
 
+Key = tuple[str, int]
+"""The run and the step of a version."""
+
 RUN = re.compile(r"[A-Za-z0-9_.]{1,64}")
 _MOST = 16 << 20
 """Bytes of a manifest."""
@@ -78,14 +81,10 @@ class Version:
 
     Attributes
     ----------
-    run : str
-        That of the publisher.
-    step : int
-        As given to `Publisher.push`; it grows within a run.
-    digest : str
-        `digest` of the part's tensors.
-    base : str or None
-        That of the version that its patch was made from; None without a patch.
+    run, step : str, int
+        As given to `Publisher` and its ``push``.
+    digest, base : str, str or None
+        `digest` of the tensors, and of those that its patch was made from.
     patch : int
         Bytes of the patch; 0 without one.
     anchor : bool
@@ -100,7 +99,7 @@ class Version:
     anchor: bool
 
     @property
-    def key(self) -> tuple[str, int]:
+    def key(self) -> Key:
         """What all parts of a version have in common."""
         return self.run, self.step
 
@@ -139,9 +138,7 @@ class Manifest:
         text = json.dumps(fields)
         store.put(f"part-{part}.json", lambda path: _files.write(path, text))
 
-    def chain(
-        self, target: tuple[str, int], begins: Callable[[Version], bool]
-    ) -> list[Version] | None:
+    def chain(self, target: Key, begins: Callable[[Version], bool]) -> list[Version] | None:
         """Return versions up to one, each a patch of the one before, from one that ``begins``."""
         keys = [each.key for each in self.versions]
         found: list[Version] = []

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import secrets
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -105,18 +104,23 @@ class Publisher:
             raise ValueError(f"step must be larger than the last one, {last.step}, got {step}")
         tensors = distinct(tensors_of(model))
         since = next((i for i, each in enumerate(reversed(versions)) if each.anchor), 0)
-        with contextlib.ExitStack() as undoing:
-            if self._copy is not None:
-                patch = encode(self._copy, tensors)
-                base, result = digests(patch)
-            if self._copy is not None and last is not None and base == last.digest:
-                undoing.enter_context(applied(self._copy, patch))
+        if self._copy is not None and last is not None:
+            patch = encode(self._copy, tensors)
+            base, result = digests(patch)
+            if base == last.digest:
                 anchor = since + 1 >= self._anchor_every
                 version = Version(self._run, step, result, base, len(patch), anchor)
-            else:  # the first one, or after an error
-                self._copy = _copied(tensors)
-                version = Version(self._run, step, digest(self._copy), None, 0, True)
-            self._write(versions, version, patch if version.patch else b"")
+                with applied(self._copy, patch):
+                    self._write([*versions, version], patch)
+                return version
+        # The first one, or after an error.
+        self._copy = {
+            name: weights.RawTensor(each.dtype, each.shape, np.empty(each.nbytes, np.uint8))
+            for name, each in tensors.items()
+        }
+        copy(tensors, self._copy)
+        version = Version(self._run, step, digest(self._copy), None, 0, True)
+        self._write([*versions, version])
         return version
 
     def _manifest(self) -> Manifest:
@@ -131,9 +135,9 @@ class Publisher:
                 raise StateInUseError(f"the run {self._run!r} has been there: give another one")
         return manifest if manifest.parts == self._parts else Manifest()
 
-    def _write(self, versions: list[Version], version: Version, patch: bytes) -> None:
-        """Write patch and anchor, then the manifest; then remove what it has no more."""
-        versions = [*versions, version]
+    def _write(self, versions: list[Version], patch: bytes = b"") -> None:
+        """Write patch and anchor of the last one, then the manifest; remove what that lacks."""
+        version = versions[-1]
         if patch:
             name = version.name(self._part, "gwdl")
             self._store.put(name, lambda path: _files.write(path, patch))
@@ -146,7 +150,9 @@ class Publisher:
         Manifest(self._writer, self._parts, versions).write(self._store, self._part)
         self._pushed = True
         if version.anchor:
-            names = {each.name(self._part, kind) for each in versions for kind in _KINDS}
+            names = {
+                each.name(self._part, kind) for each in versions for kind in ("gwdl", "safetensors")
+            }
             for name in self._store.names():
                 if name.startswith(f"part-{self._part}-") and name not in names:
                     with contextlib.suppress(OSError):  # the next time
@@ -159,22 +165,5 @@ class Publisher:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
-
-
-_KINDS = ("gwdl", "safetensors")
-
-
-def _copied(tensors: Tensors) -> Tensors:
-    copies: Tensors = {
-        name: weights.RawTensor(each.dtype, each.shape, np.empty(each.nbytes, np.uint8))
-        for name, each in tensors.items()
-    }
-    copy(tensors, copies)
-    return copies
