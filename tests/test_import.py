@@ -22,7 +22,7 @@ def test_importing_takes_neither_torch_nor_anything_else_that_is_large():
 
 def test_dir_lists_what_is_public_and_nothing_else():
     assert sorted(dir(gradwire)) == sorted(
-        {*gradwire.__all__, "cost", "numerics", "torch", "weights"}
+        {*gradwire.__all__, "cost", "delta", "numerics", "torch", "weights"}
     )
     modules = "accelerate activations collective cost cuda ddp diloco fsdp horovod lightning optim"
     listed = {

@@ -19,7 +19,7 @@ LAYERS = [
     {"sparsify", "quantize", "memory", "exchange", "extension"},
     {"_outside", "_plugins", "_codec", "frame", "state"},
     {"numerics", "presets", "report", "schedule", "weights"},
-    {"cost"},
+    {"cost", "delta"},
     {"_auto"},
     {""},  # the package itself
     {"torch"},
@@ -31,7 +31,7 @@ LAYERS = [
 TORCH = [
     {"errors"},
     {"backends", "cuda"},
-    {"cells", "ops", "optim", "tensors", "transport"},
+    {"cells", "delta", "ops", "optim", "tensors", "transport"},
     {"checkpoint", "engine", "exchange"},
     {"auto"},
     {"activations", "collective", "ddp", "fsdp", "horovod", "weights"},
@@ -43,7 +43,7 @@ TORCH = [
 """Names below ``gradwire.torch``, in the same way."""
 
 LAZY = {
-    "gradwire": {f"gradwire.{each}" for each in ("cost", "numerics", "torch", "weights")},
+    "gradwire": {f"gradwire.{each}" for each in ("cost", "delta", "numerics", "torch", "weights")},
     "gradwire.torch": {
         "gradwire.torch.accelerate",
         "gradwire.torch.activations",

@@ -18,6 +18,7 @@ INTERNAL = {
     "gradwire.torch.cells",
     "gradwire.torch.checkpoint",
     "gradwire.torch.cuda",
+    "gradwire.torch.delta",  # torch tensors in `gradwire.delta`
     "gradwire.torch.engine",
     "gradwire.torch.errors",  # in the packages whose functions raise them
     "gradwire.torch.exchange",

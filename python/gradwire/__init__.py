@@ -37,6 +37,7 @@ from gradwire.state import State
 
 if TYPE_CHECKING:
     from gradwire import cost as cost
+    from gradwire import delta as delta
     from gradwire import numerics as numerics
     from gradwire import torch as torch
     from gradwire import weights as weights
@@ -64,7 +65,7 @@ __all__ = [
     *(preset.name for preset in presets.OWN),
 ]
 
-_MODULES = ("cost", "numerics", "torch", "weights")
+_MODULES = ("cost", "delta", "numerics", "torch", "weights")
 
 for _complaint in _native.environment_complaints():  # variables whose values are ignored
     warnings.warn(_complaint, RuntimeWarning, stacklevel=2)

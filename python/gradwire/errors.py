@@ -7,6 +7,7 @@ attributes.
 """
 
 __all__ = [
+    "BaseMismatchError",
     "CorruptFileError",
     "CorruptFrameError",
     "DeviceError",
@@ -183,8 +184,12 @@ class InputChangedError(GradwireError, RuntimeError):
         )
 
 
+class BaseMismatchError(GradwireError, ValueError):
+    """A patch was made from another base, or is applied a second time. The model is unchanged."""
+
+
 class StateInUseError(GradwireError, RuntimeError):
-    """Two threads used one state at the same time; use one state per thread or tensor."""
+    """Two threads used one state at the same time, or two publishers one folder."""
 
 
 class ExtensionError(GradwireError, RuntimeError):

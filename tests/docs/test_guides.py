@@ -23,6 +23,7 @@ PAGES = [
     "mixed-precision",
     "checkpoints",
     "checkpoint-files",
+    "deltas",
     "extending",
     "clusters",
     "from-powersgd",

@@ -21,6 +21,7 @@ COMMANDS = {
     "plan": "predict the step time with each codec, for many ranks and any link",
     "pack": "pack the weights of a safetensors file into a few bits each",
     "unpack": "unpack packed weights to floats",
+    "follow": "keep a file at the newest version of a model that a trainer publishes",
     "info": "print versions and devices for a bug report",
 }
 """A summary of each command, by the name of its module."""
