@@ -56,6 +56,9 @@ const CLASS_BITS: u64 = 100;
 /// From so many floats for one that is looked at, time is worth bits.
 const SLOW: usize = 8;
 
+/// Of so many floats more than one changes in a block of many changes.
+const MANY: u64 = 8;
+
 /// The part of all bits that may be lost by fewer classes, which are faster.
 const SLACK: u64 = 128;
 
@@ -347,7 +350,12 @@ impl Classes {
             let next = chain.remove(at + 1);
             chain[at] = chain[at].joined(&next);
         }
-        let dense = chain.iter().map(Kind::is_dense).collect();
+        // Where many change, codes of all members are a little shorter than Rice codes.
+        let changed: u32 = chain.iter().map(Kind::changed).sum();
+        let many = u64::from(changed) * MANY > (values.len() / every) as u64;
+        let times = if many { MANY } else { 2 };
+        let dense = chain.iter().map(|kind| u64::from(kind.changed()) * times > kind.members());
+        let dense = dense.collect();
         let mut first: Vec<u8> = chain.iter().map(|kind| kind.first).collect();
         first[0] = 0;
         (Self { first }, dense)
@@ -400,9 +408,12 @@ impl Kind {
         both
     }
 
-    /// Whether more than half have changed.
-    fn is_dense(&self) -> bool {
-        self.sizes[0] < self.sizes[1..].iter().sum()
+    fn changed(&self) -> u32 {
+        self.sizes[1..].iter().sum()
+    }
+
+    fn members(&self) -> u64 {
+        u64::from(self.changed() + self.sizes[0])
     }
 }
 

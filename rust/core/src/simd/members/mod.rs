@@ -77,18 +77,19 @@ fn find_body(
     numbers: &mut [u32],
     places: &mut [u32],
 ) -> usize {
-    let mut found = 0;
+    let (mut found, mut total) = (0, *seen);
     for (i, (members, marks)) in members.iter().zip(marks).enumerate() {
         let mut left = members & marks;
         while left != 0 {
             let bit = left.trailing_zeros();
-            numbers[found] = *seen + (members & ((1 << bit) - 1)).count_ones();
+            numbers[found] = total + (members & ((1 << bit) - 1)).count_ones();
             places[found] = at + (i * GROUP) as u32 + bit;
             found += 1;
             left &= left - 1;
         }
-        *seen += members.count_ones();
+        total += members.count_ones();
     }
+    *seen = total;
     found
 }
 
@@ -127,15 +128,19 @@ fn locate_body(
     places: &mut [u32],
     select: impl Fn(u64, u32) -> u32,
 ) -> usize {
-    let mut located = 0;
+    // No block has so many members.
+    let number = |i: usize| numbers.get(i).copied().unwrap_or(u32::MAX);
+    let (mut located, mut next, mut total) = (0, number(0), *seen);
     for (i, members) in members.iter().enumerate() {
-        let end = *seen + members.count_ones();
-        while let Some(number) = numbers.get(located).filter(|number| **number < end) {
-            places[located] = at + (i * GROUP) as u32 + select(*members, number - *seen);
+        let end = total + members.count_ones();
+        while next < end {
+            places[located] = at + (i * GROUP) as u32 + select(*members, next - total);
             located += 1;
+            next = number(located);
         }
-        *seen = end;
+        total = end;
     }
+    *seen = total;
     located
 }
 
