@@ -196,30 +196,6 @@ def shares(folder: Path, old: Arrays | None, new: Arrays) -> dict[str, float]:
     return found
 
 
-def bound(old: Arrays, new: Arrays) -> float:
-    """Return the least size of differences of weights, by the bits that each has.
-
-    That is the entropy of their number in each block, and the bits themselves.
-    """
-    found = total = 0.0
-    for name in (name for name in new if name.startswith("weights.")):
-        lengths = np.frexp(np.abs(_ordered(new[name]) - _ordered(old[name])).astype(float))[1]
-        for at in range(0, lengths.size, 1 << 16):
-            block = lengths[at : at + (1 << 16)]
-            shares = np.bincount(block) / block.size
-            entropy = -(shares[shares > 0] * np.log2(shares[shares > 0])).sum()
-            found += block.size * entropy + block.sum()
-        total += 8 * new[name].nbytes
-    return found / total
-
-
-def _ordered(floats: NDArray[Any]) -> NDArray[np.int64]:
-    """Return whole numbers in the order of the floats, one apart where nothing is between these."""
-    bits = floats.reshape(-1).view(f"u{floats.itemsize}").astype(np.int64)
-    sign = 1 << (8 * floats.itemsize - 1)
-    return np.where(bits & sign, 2 * sign - 1 - bits, bits | sign)
-
-
 def sizes(steps: int, tick: Tick) -> list[Row]:
     """Return what checkpoints and differences take."""
     rows, half = [], weights.header.dtype_named("BF16")
@@ -238,9 +214,8 @@ def sizes(steps: int, tick: Tick) -> list[Row]:
                 for where, every, new, old in moments(steps):
                     base = kept[old] if every else None
                     about = {"dtype": dtype, "rate": rate, "where": where, "every": every}
-                    lowest = None if base is None else bound(base, kept[new])
                     found = shares(Path(name), base, kept[new])
-                    rows.append({**about, **found, "bound": lowest})
+                    rows.append({**about, **found})
     return rows
 
 
@@ -268,12 +243,11 @@ def size_table(rows: list[Row]) -> str:
             row["dtype"],
             row["rate"],
             WHERE[row["where"]].format(row["every"]) + "s" * (row["every"] > 1),
-            "" if row["bound"] is None else f"{100 * row['bound']:.1f}",
             *(f"{100 * row[kind]:.1f}" for kind in KINDS),
         )
         for row in rows
     ]
-    kinds = ("weights: bound %", "weights %", "first moment %", "second moment %")
+    kinds = ("weights %", "first moment %", "second moment %")
     return pages.table(("dtype", "rate", "what", *kinds), shown, texts=3)
 
 
