@@ -5,14 +5,14 @@ as medians of interleaved blocks, and the calls of gradwire's Python functions p
 """
 
 import collections
-import multiprocessing
-import os
 import statistics
 import sys
 import threading
 import time
 import warnings
+from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -22,6 +22,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 import gradwire.torch.ddp
+from benches.harness.link import Link
+from benches.harness.processes import Ranks
+from benches.harness.rank_process import form_group
 
 LAYERS, WIDTH, BLOCKS, STEPS = 300, 40, 15, 10
 PACKAGE = str(Path(gradwire.__file__).parent)
@@ -35,14 +38,12 @@ class Residual(nn.Module):
         self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(layers))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return values of the shape of ``x``, (samples, 40)."""
         for layer in self.layers:
             x = x + 0.1 * layer(x)
         return x
 
 
 def loop(layers: int, *, coded: bool) -> Any:
-    """Return a function that trains for some steps."""
     torch.manual_seed(0)
     model = DistributedDataParallel(Residual(layers))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
@@ -60,16 +61,13 @@ def loop(layers: int, *, coded: bool) -> Any:
     return train
 
 
-def rank(index: int, port: int) -> None:
-    """Measure on one of two ranks; the first one prints."""
+def measure() -> list[str]:
     warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
     calls: collections.Counter[bool] = collections.Counter()
 
     def count(frame: Any, event: str, _: object) -> None:
         calls[event == "call" and frame.f_code.co_filename.startswith(PACKAGE)] += 1
 
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=index, world_size=2)
     times: dict[bool, list[float]] = {False: [], True: []}
     loops = {coded: loop(LAYERS, coded=coded) for coded in times}
     for _ in range(BLOCKS):
@@ -83,24 +81,21 @@ def rank(index: int, port: int) -> None:
     calls.clear()
     train(16 * STEPS)
     sys.setprofile(None)
-    if index == 0:
-        plain, coded_ms = (statistics.median(times[coded]) for coded in (False, True))
-        print(f"{LAYERS} layers, ms of processor time per step")
-        print(f"plain DDP {plain:.1f}, adam(0.01) {coded_ms:.1f}: {coded_ms - plain:+.1f}")
-        print(
-            f"4 layers, one bucket: {calls[True] / 16 / STEPS:.0f} Python calls per step",
-            flush=True,
-        )
-    dist.barrier()
-    os._exit(0)  # with handles still attached
+    plain, coded_ms = (statistics.median(times[coded]) for coded in (False, True))
+    return [
+        f"{LAYERS} layers, ms of processor time per step",
+        f"plain DDP {plain:.1f}, adam(0.01) {coded_ms:.1f}: {coded_ms - plain:+.1f}",
+        f"4 layers, one bucket: {calls[True] / 16 / STEPS:.0f} Python calls per step",
+    ]
+
+
+def join(setup: dict[str, Any], say: Any) -> Any:
+    """Join the other rank, and return the command that both take."""
+    form_group(setup)
+    return SimpleNamespace(measure=measure)
 
 
 if __name__ == "__main__":
-    where = int(os.environ.get("MASTER_PORT", "29517"))
-    spawn = multiprocessing.get_context("spawn")
-    ranks = [spawn.Process(target=rank, args=(index, where)) for index in range(2)]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join()
-    sys.exit(max(process.exitcode or 0 for process in ranks))
+    with closing(Ranks(Link(), 2, "benches.layers")) as ranks:
+        ranks.ready()
+        print("\n".join(ranks.ask(do="measure")[0]))

@@ -8,7 +8,7 @@ those that are neither marked ``full`` nor left out of a sample of many cases (t
 the levels below, what depends on the level most. ``night`` is the rest of both. Without a tier,
 all run.
 
-Two suites more than there are processors run at a time, or as many as ``JOBS`` says, and beside
+Three suites more than there are processors run at a time, or as many as ``JOBS`` says, and beside
 them the tests marked ``waits``, which take no processor. Every line of the output begins with the
 name of its suite.
 
@@ -251,7 +251,7 @@ def main(asked: list[str]) -> int:
     suites = python_suites(tier) if python else []
     suites += reversed(rust_suites(tier)) if rust else []
     waiting = sum(suite.name == WAIT for suite in suites)
-    lanes = int(os.environ.get("JOBS") or (os.cpu_count() or 1) + 2 + waiting)
+    lanes = int(os.environ.get("JOBS") or (os.cpu_count() or 1) + 3 + waiting)
     with ThreadPoolExecutor(lanes) as pool:
         list(pool.map(Suite.run, suites))
     summarise(suites)

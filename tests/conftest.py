@@ -4,7 +4,7 @@ import gc
 import json
 import os
 import zlib
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Generator
 
 import numpy as np
@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, settings
 
 from tests.deadlines import stretched
 
-CASES = 5
-"""Of the cases of one test, `make test` runs about so many, chosen by a hash of their names."""
+CASES = 3
+"""Of the cases of one test, `make test` runs so many, chosen by a hash of their names."""
 
 TIMES = os.environ.pop("GRADWIRE_TEST_TIMES", None)
 """The file for durations that scripts/run_tests.py names; not for a pytest that a test starts."""
@@ -56,14 +56,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     tier = config.getoption("--tier")
     if tier is None:
         return
-    names = Counter(item.nodeid.partition("[")[0] for item in items)
+    cases = defaultdict(list)
+    for item in items:
+        if not any(item.get_closest_marker(name) for name in ("full", "night")):
+            cases[item.nodeid.partition("[")[0]].append(item.nodeid)
+    quick = {
+        name
+        for names in cases.values()
+        for name in sorted(names, key=lambda name: zlib.crc32(name.encode()))[:CASES]
+    }
 
     def tier_of(item: pytest.Item) -> str:
-        cases = names[item.nodeid.partition("[")[0]]
-        sampled = cases <= CASES or zlib.crc32(item.nodeid.encode()) % cases < CASES
         if item.get_closest_marker("night") is not None:
             return "night"
-        return "quick" if sampled and item.get_closest_marker("full") is None else "rest"
+        return "quick" if item.nodeid in quick else "rest"
 
     config.hook.pytest_deselected(items=[item for item in items if tier_of(item) != tier])
     items[:] = [item for item in items if tier_of(item) == tier]

@@ -159,9 +159,7 @@ class TestComposition:
         assert codec.replace(quantize=BFloat16(), indices="rice") == gradwire.topk(
             0.1, quantize=BFloat16(), indices="rice"
         )
-        with pytest.raises(
-            TypeError, match="no part ratio=; its parts are sparsify=, quantize=, memory=, indices="
-        ):
+        with pytest.raises(TypeError, match="unexpected keyword argument 'ratio'"):
             codec.replace(ratio=0.5)
         with pytest.raises(ValueError, match=r"exchange=gradwire\.exchange\.AllGather"):
             codec.replace(exchange=gradwire.exchange.AllReduce())

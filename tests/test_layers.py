@@ -73,13 +73,45 @@ SELDOM = {
         "gradwire.torch.backends.cuda.operators",
         "gradwire.torch.backends.cuda.preload",
         "gradwire.torch.backends.cuda.trial",
+        "gradwire.torch.backends.host",
         "gradwire.torch.cuda.library",
     },
     "gradwire.torch.auto": {
         "gradwire.torch.auto.controller",
     },
+    "gradwire.torch.ddp": {
+        "gradwire.report",
+    },
+    "gradwire.torch.ddp.attachment": {
+        "gradwire.torch.auto",
+        "gradwire.torch.transport.topology",
+    },
+    "gradwire.torch.engine.attach": {
+        "gradwire.torch.exchange.hierarchical",
+    },
+    "gradwire.torch.engine.handle": {
+        "gradwire.torch.checkpoint.gather",
+        "gradwire.torch.checkpoint.load",
+        "gradwire.torch.checkpoint.reshard",
+        "gradwire.torch.engine.figures",
+        "gradwire.torch.engine.local_gradients",
+    },
+    "gradwire.torch.engine.metrics": {
+        "gradwire.report.text",
+    },
+    "gradwire.torch.engine.optimizer_link": {
+        "gradwire.torch.engine.moments",
+    },
+    "gradwire.torch.exchange.base": {
+        "gradwire.torch.engine.square_ratio",
+    },
+    "gradwire.torch.exchange.router": {
+        "gradwire.torch.exchange.leader",
+        "gradwire.torch.exchange.owners",
+        "gradwire.torch.exchange.value_sum",
+    },
 }
-"""What functions import of the package itself: most programs train without it."""
+"""What functions import of the package itself: a program may train without it."""
 
 
 class Import(NamedTuple):

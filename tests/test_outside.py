@@ -326,6 +326,6 @@ def test_a_kind_has_one_class():
 def test_bits_are_stated_and_in_range(bits):
     with pytest.raises(TypeError, match="Silent must set bits"):
         type("Silent", (extension.Quantizer,), {"kind": "test_silent"})
-    odd = type("Odd", (extension.Quantizer,), {"kind": "test_odd", "bits": bits})
+    odd = type("Odd", (Halves,), {"kind": "test_odd", "bits": bits})
     with pytest.raises(ValueError, match=r"Odd\.bits must be at"):
         gradwire.dense(quantize=odd())

@@ -16,7 +16,8 @@ import pytest
 
 import gradwire
 from gradwire import _validate
-from gradwire._part import _checks, option_names
+from gradwire._part import option_names
+from gradwire._validate import _checks
 from gradwire.exchange import EXCHANGES, Exchange
 from gradwire.memory import MEMORIES, Memory, Residual
 from gradwire.presets import PRESETS
@@ -79,7 +80,7 @@ CHECKED_TOGETHER = {"Accordion": {"low", "high"}, "WarmUp": {"ratios"}, "BySteps
 
 
 def beyond(check: Any) -> Iterator[tuple[Any, type[Exception]]]:
-    """Values that an option with this check must not have, by what `_part` reads from its type."""
+    """Values that an option with this check must not have, by what is read from its type."""
     of_another_type: tuple[Any, ...] = (b"1", {})
     yield from ((value, TypeError) for value in of_another_type)
     if isinstance(check, functools.partial):
@@ -90,7 +91,7 @@ def beyond(check: Any) -> Iterator[tuple[Any, type[Exception]]]:
         yield from ((value, TypeError) for value in (1.5, True, "1"))
         yield from ((value, ValueError) for value in (check._bounds["low"] - 1, 10**400))
         yield check._bounds.get("high", 2**63 - 1) + 1, ValueError
-    elif check._check in (_validate.positive, _validate.clip, *SHARES):
+    elif check._check in (_validate.positive, *SHARES):
         yield from ((value, TypeError) for value in (True, "1"))
         yield from ((value, ValueError) for value in (NAN, math.inf, -0.1, 10**400))
         bounds = check._bounds

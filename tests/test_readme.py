@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.support import run_python
 
 README = Path(__file__).parent.parent / "README.md"
@@ -25,6 +27,7 @@ def test_there_are_examples():
     assert any("codec.encode" in block for block in BLOCKS)
 
 
+@pytest.mark.full  # the tests of DDP have what it calls
 def test_the_example_for_ddp_runs_as_pasted():
     (block,) = [block for block in BLOCKS if "DistributedDataParallel" in block]
     here = {"MASTER_ADDR": "localhost", "MASTER_PORT": "0", "RANK": "0", "WORLD_SIZE": "1"}

@@ -10,24 +10,18 @@ import sys
 from pathlib import Path
 
 from benches.harness import results
-from benches.harness.command import conduct
-from benches.harness.machine import cores
+from benches.harness.command import command_line, conduct
 from benches.harness.results import Record
 
-from . import show, store
+from . import pool, show, store
 from .plan import MADE, SECTIONS, SEEDS, Plan, Run
-from .pool import Pool, WorkerError
 from .store import Planned
 from .summary import summarize
 from .tasks import fashion_data
 
 
 def arguments(given: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="make accuracy ARGS=...",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line("make accuracy ARGS=...", __doc__)
     # fmt: off
     parser.add_argument("--quick", action="store_true",
                         help="a quarter of the steps, two rates, one seed, 2 ranks")
@@ -35,7 +29,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
                         help=f"of {', '.join(SECTIONS)} (default: {' '.join(MADE)})")
     parser.add_argument("--seeds", type=int, default=SEEDS,
                         help="runs of each result (default: %(default)s)")
-    parser.add_argument("--jobs", type=int, default=cores(),
+    parser.add_argument("--jobs", type=int, default=results.cores(),
                         help="processes of one thread each (default: cores)")
     parser.add_argument("--data", type=Path, metavar="DIR",
                         help="folder with the four files of Fashion-MNIST")
@@ -55,13 +49,12 @@ def main(given: list[str] | None = None) -> int:
     return conduct(
         "make accuracy",
         lambda: make(Plan(sections, chosen.seeds, chosen.quick), chosen),
-        (WorkerError, fashion_data.MissingDataError),
+        (pool.WorkerError, fashion_data.MissingDataError),
         f"finished runs are in {chosen.out}, and the same command goes on from there",
     )
 
 
 def make(plan: Plan, chosen: argparse.Namespace) -> int:
-    """Make the runs that are missing, and write what they show."""
     chosen.out.mkdir(parents=True, exist_ok=True)
     _, published = store.read(store.PUBLISHED)
     work = Planned(plan, results.Store(chosen.out / "runs.jsonl"), published["runs"])
@@ -69,16 +62,13 @@ def make(plan: Plan, chosen: argparse.Namespace) -> int:
         fashion_data.folder(chosen.data)  # before anything else: it may have to be fetched
     print(f"{len(work.records())} runs are there already", flush=True)
     try:
-        if work.missing():
-            with Pool(chosen.jobs, chosen.data) as pool:
-                pool.make(work, lambda run, record: tell(work, run, record))
+        pool.make(work, chosen.jobs, chosen.data, lambda run, record: tell(work, run, record))
     finally:
         write(work, chosen.out)
     return 0
 
 
 def tell(work: Planned, run: Run, record: Record) -> None:
-    """Print the line of a finished run."""
     shown = "diverged"
     if not record["diverged"]:
         value = SECTIONS[run.section].value(record["points"])
@@ -91,7 +81,6 @@ def tell(work: Planned, run: Run, record: Record) -> None:
 
 
 def write(work: Planned, out: Path) -> None:
-    """Write the results so far into the folder, and print them."""
     records = work.records()
     summaries = summarize(work.plan, records)
     if not summaries:

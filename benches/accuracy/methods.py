@@ -19,18 +19,15 @@ SGD = {"momentum": 0.9}
 class Method:
     """A codec, or None to send everything, and an optimizer: "adamw" or "sgd".
 
-    A tenth of the run is an epoch of the schedule, unless it counts steps. Without a codec,
-    ``half`` sends everything in bfloat16, as torch's hook does.
+    A tenth of the run is an epoch of the schedule, unless it counts steps.
     """
 
     codec: Codec | None = None
     optimizer: str = "adamw"
     options: Mapping[str, Any] = field(default_factory=lambda: dict(ADAMW))
     schedule: Schedule | None = None
-    half: bool = False
 
     def config(self) -> dict[str, Any]:
-        """Return what determines the method, as plain data."""
         codec = None if self.codec is None else config_of(self.codec)
         options = {
             name: list(each) if isinstance(each, tuple) else each
@@ -41,7 +38,7 @@ class Method:
             found["steps"] = "by the ratio of squares"  # earlier runs had shorter ones
         if self.schedule is not None:
             found["schedule"] = self.schedule.get_config()
-        return {**found, "wire": "bfloat16"} if self.half else found
+        return found
 
 
 def _attached(codec: Codec) -> Method:

@@ -16,18 +16,11 @@ QUICK = 4
 """A quick run makes this part of the steps."""
 
 
-@dataclass(frozen=True)
-class Measure:
-    """What is compared: a share that is better if it is larger, in points of a hundredth."""
-
-    heading: str
-    axis: str
-
-
-MEASURES: dict[str, Measure] = {
-    "accuracy": Measure("accuracy %", "held-out accuracy (%)"),
-    "auc": Measure("AUC, points", "AUC (points)"),
+MEASURES = {
+    "accuracy": ("accuracy %", "held-out accuracy (%)"),
+    "auc": ("AUC, points", "AUC (points)"),
 }
+"""What is compared: a share that is better if it is larger; its heading, and that of an axis."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +47,11 @@ class Section:
     large: bool = False
 
     def value(self, points: Sequence[Mapping[str, float]]) -> float:
-        """Return the measure of a run, from what it measured at its evaluations."""
         return points[-1][self.measure]
 
 
 @dataclass(frozen=True)
 class Run:
-    """One training run."""
-
     section: str
     method: str
     ranks: int
@@ -236,10 +226,8 @@ class Plan:
 
 
 def _mean(start: Run, rate: float, seeds: Iterable[int], scores: Scores) -> float:
-    """Return the mean of a series over some seeds."""
     return fmean(scores[replace(start, learning_rate=rate, seed=seed)] for seed in seeds)
 
 
 def nearest(grid: Sequence[float], rate: float) -> int:
-    """Return the position of the rate in a grid."""
     return min(range(len(grid)), key=lambda i: abs(grid[i] - rate))

@@ -1,17 +1,17 @@
 """Worker processes of a thread each that make runs, the most telling ones first."""
 
-import contextlib
+import functools
 import importlib
 import multiprocessing
 import os
 import signal
 import time
 from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict
-from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from benches.harness.results import Record
 
@@ -19,98 +19,55 @@ if TYPE_CHECKING:
     from .plan import Run
     from .store import Planned
 
-Target = Callable[[Connection, Path | None], None]
-
-_tasks: dict[str, Any] = {}
-"""The tasks that this process has made so far, by name."""
-
 
 class WorkerError(Exception):
     """A run failed; the message is meant for the user."""
 
 
-class Pool:
-    """A few processes that train. Leaving the context ends them and what they were at.
+def make(
+    work: "Planned", jobs: int, data: Path | None, tell: Callable[["Run", Record], object]
+) -> None:
+    """Make every run that is missing, so many at a time, and tell of it once it is kept.
 
-    ``data`` is the folder of data that is not downloaded, ``target`` what a process does.
+    ``data`` is the folder of data that is not downloaded. Raises `WorkerError` if a run fails or a
+    process dies. In any case all processes end, and what they were at.
     """
-
-    def __init__(self, jobs: int, data: Path | None = None, target: Target | None = None) -> None:
-        # Set before the workers import numpy and torch, which read it once.
-        os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")
-        context = multiprocessing.get_context("spawn")
-        self._processes = []
-        self._idle: list[Connection] = []
-        self._busy: dict[Connection, Any] = {}
-        for _ in range(jobs):
-            here, there = context.Pipe()
-            process = context.Process(target=target or serve, args=(there, data), daemon=True)
-            process.start()
-            there.close()
-            self._processes.append(process)
-            self._idle.append(here)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
-        for process in self._processes:
-            process.terminate()
-        for process in self._processes:
-            process.join()
-
-    def make(self, work: "Planned", tell: Callable[["Run", Record], None]) -> None:
-        """Make every run that is missing, and tell of it once it is kept.
-
-        Raises `WorkerError` if a run fails or a process dies.
-        """
+    # Set before the processes import numpy and torch, which read it once.
+    os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")
+    before, context = multiprocessing.active_children(), multiprocessing.get_context("spawn")
+    ignored = signal.SIGINT, signal.SIG_IGN  # the parent says when to stop
+    pool = ProcessPoolExecutor(jobs, context, signal.signal, ignored)
+    busy: dict[Future[dict[str, Any]], Run] = {}
+    try:
         while True:
             for run in work.missing():
-                if self._idle and run not in self._busy.values():
-                    pipe = self._idle.pop()
-                    pipe.send(work.order(run))
-                    self._busy[pipe] = run
-            if not self._busy:
+                if len(busy) < jobs and run not in busy.values():
+                    busy[pool.submit(train, data, *work.order(run))] = run
+            if not busy:
                 return
-            ready = wait(list(self._busy))
-            for pipe in [each for each in self._busy if each in ready]:
-                run = self._busy.pop(pipe)
-                record = work.keep(run, _answer(pipe, run))
-                self._idle.append(pipe)
-                tell(run, record)
+            for future in wait(busy, return_when=FIRST_COMPLETED).done:
+                run = busy.pop(future)
+                tell(run, work.keep(run, _outcome(future, run)))
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in multiprocessing.active_children():
+            if process not in before:
+                process.terminate()
+                process.join()
 
 
-def _answer(pipe: Connection, run: object) -> dict[str, Any]:
+def _outcome(future: Future[dict[str, Any]], run: object) -> dict[str, Any]:
     try:
-        answer: dict[str, Any] | Exception = pipe.recv()
-    except EOFError:
-        raise WorkerError(f"the process of {run} died, perhaps for want of memory") from None
-    if isinstance(answer, Exception):
-        raise WorkerError(f"{run}: {type(answer).__name__}: {answer}") from answer
-    return answer
+        return future.result()
+    except BrokenProcessPool:
+        raise WorkerError(f"a process died, perhaps that of {run}, for want of memory") from None
+    except Exception as error:
+        raise WorkerError(f"{run}: {type(error).__name__}: {error}") from error
 
 
-def serve(pipe: Connection, data: Path | None) -> None:
-    """Train what is ordered, until the pipe is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to stop
-    with contextlib.suppress(EOFError, BrokenPipeError):  # the parent has ended
-        while True:
-            task, method, learning_rate, options = pipe.recv()
-            try:
-                if task not in _tasks:
-                    _tasks[task] = make_task(task, data)
-                answer: object = train(_tasks[task], method, learning_rate, **options)
-            except Exception as error:  # for the parent, which reports it
-                answer = error
-            pipe.send(answer)
-
-
-def train(task: Any, method: Any, learning_rate: float, **options: Any) -> dict[str, Any]:
+def train(
+    data: Path | None, task: str, method: Any, learning_rate: float, options: dict[str, Any]
+) -> dict[str, Any]:
     """Return what a run gave, its seconds on the processor, and facts of the task."""
     import torch
 
@@ -120,13 +77,16 @@ def train(task: Any, method: Any, learning_rate: float, **options: Any) -> dict[
 
     torch.set_num_threads(1)
     gradwire.set_num_threads(1)
+    made = make_task(task, data)
     start = time.process_time()
-    curve = run(task, method, learning_rate, **options)
+    curve = run(made, method, learning_rate, **options)
     seconds = round(time.process_time() - start, 2)
-    return {**asdict(curve), "seconds": seconds, "facts": task.facts()}
+    return {**asdict(curve), "seconds": seconds, "facts": made.facts()}
 
 
+@functools.cache
 def make_task(name: str, data: Path | None) -> Any:
-    """Return a task; each imports only what it needs."""
-    module = importlib.import_module(f"benches.accuracy.tasks.{name}")
+    """Return a task, which a process makes once; each imports only what it needs."""
+    where = "text" if name in ("code", "headers") else name
+    module = importlib.import_module(f"benches.accuracy.tasks.{where}")
     return module.Fashion(data) if name == "fashion" else getattr(module, name.capitalize())()

@@ -12,8 +12,7 @@ from gradwire import Codec, NonFiniteError
 from gradwire.schedule import BySteps
 from gradwire.torch.optim import adapt
 
-from .averages import Dense, Exchanged
-from .flat import Flat
+from .averages import Dense, Exchanged, Flat
 from .methods import Method
 
 EVALUATIONS = 6
@@ -49,7 +48,7 @@ class Stepper:
         method = replace(method, codec=_among(ranks, method.codec))
         self._codec = method.codec
         self._exchanged = None if self._codec is None else Exchanged(flat, ranks, self._codec)
-        self.averages = self._exchanged or Dense(flat, ranks, half=method.half)
+        self.averages = self._exchanged or Dense(flat, ranks)
         self._changes = _changes(method, steps)
         self._step = 0
         self._average = torch.zeros_like(flat.gradients)

@@ -12,28 +12,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-from matplotlib import pyplot as plt
-
 from benches.harness import pages, results
 from benches.harness.pages import with_error
-from benches.harness.theme import BAND, STYLE, save
+from benches.harness.theme import BAND, bare, panels
 
 from . import store
 from .methods import METHODS
 from .plan import MEASURES
 from .store import Document
-from .summary import ALLOWED, POINTS, Summary, allowed, summarize
+from .summary import ALLOWED, POINTS, Result, Series, Summary, allowed, summarize
 
 BEST, RATES, README = "accuracy", "all learning rates", "accuracy"
 FIGURE = "accuracy.svg"
 
 
 def label(method: str) -> str:
-    """Return the name of a method for readers."""
     return method.replace("dense ", "uncompressed ")
 
 
@@ -45,44 +38,44 @@ def best(summaries: Sequence[Summary]) -> str:
         caption = f"**{each.section.title}**, {each.section.size} parameters, {each.steps:,} steps"
         caption += f", {seeds}"
         caption += f"; {len(each.missing)} rows unfinished" * bool(each.missing)
-        lines = [f"* {line}" for _, row in each.best.iterrows() if (line := verdict(each, row))]
+        lines = [f"* {line}" for row in each.best if (line := verdict(each, row))]
         parts += [caption, _best(each), *(["\n".join(lines)] if lines else [])]
     return "\n\n".join(parts)
 
 
 def _best(summary: Summary) -> str:
-    measure = MEASURES[summary.section.measure]
+    heading, _ = MEASURES[summary.section.measure]
     headings = ("method", "ranks", "learning rate", "kB per step", "compression", "loss",
-                measure.heading, "points behind")  # fmt: skip
+                heading, "points behind")  # fmt: skip
     rows = []
-    for _, row in summary.best.iterrows():
-        dense = summary.dense(row["ranks"])
+    for row in summary.best:
+        dense = summary.dense(row.ranks)
         # A ring all-reduce, for the same number of ranks.
-        plain = dense["nbytes"] * _ring(row["ranks"]) / _ring(dense["ranks"])
-        behind = "" if summary.is_dense(row["method"]) else with_error(*summary.behind(row), "+")
+        plain = dense.nbytes * _ring(row.ranks) / _ring(dense.ranks)
+        behind = "" if summary.is_dense(row) else with_error(*summary.behind(row), "+")
         rows.append(
             [
-                label(row["method"]),
-                row["ranks"],
-                _rate(row["rate"]),
-                f"{row['nbytes'] / 1e3:.1f}",
-                f"{plain / row['nbytes']:.0f}",
-                f"{row['loss']:.4f}",
-                with_error(row["mean"], row["error"]),
+                label(row.method),
+                row.ranks,
+                _rate(row.rate),
+                f"{row.nbytes / 1e3:.1f}",
+                f"{plain / row.nbytes:.0f}",
+                f"{row.loss:.4f}",
+                with_error(row.mean, row.error),
                 behind,
             ]
         )
     return pages.table(headings, rows)
 
 
-def verdict(summary: Summary, row: Any) -> str:
+def verdict(summary: Summary, row: Result) -> str:
     """Return in a sentence how a method compares; nothing for one without a target."""
     behind, error = summary.behind(row)
-    limit = allowed(row["method"], error)
+    limit = allowed(row.method, error)
     if limit is None:
         return ""
-    best = summary.dense(row["ranks"])
-    dense, higher = label(best["method"]), row["loss"] / best["loss"] - 1
+    best = summary.dense(row.ranks)
+    dense, higher = label(best.method), row.loss / best.loss - 1
     points = f"{abs(behind):.2f}{'' if math.isnan(error) else f' ± {error:.2f}'} points"
     if abs(behind) <= 2 * error:
         side = "below" if behind >= 0 else "above"
@@ -90,56 +83,48 @@ def verdict(summary: Summary, row: Any) -> str:
     else:
         how = f"{points} {'behind' if behind >= 0 else 'ahead of'} {dense}"
     end = "target met" if behind <= limit else f"**target missed by {behind - limit:.2f}**"
-    if behind > limit and higher <= ALLOWED[row["method"]][2]:
+    if behind > limit and higher <= ALLOWED[row.method][2]:
         end = f"target met (the loss is {100 * higher:.1f} % higher)"
-    return f"`{row['method']}`, {row['ranks']} ranks: {how}: {end} (at most {limit:.2f} behind)."
+    return f"`{row.method}`, {row.ranks} ranks: {how}: {end} (at most {limit:.2f} behind)."
 
 
 def rates(summaries: Sequence[Summary]) -> str:
     """Return the tables of all learning rates that were tried, the best of each method in bold."""
     parts = []
     for each in summaries:
-        finished = [pair not in each.missing for pair in _series(each.every)]
-        every = each.every[finished]
-        tried = sorted(set(every["rate"]))
-        marked = {
-            (*pair, rate) for pair, rate in zip(_series(each.best), each.best["rate"], strict=True)
-        }
-        rows: dict[tuple[str, int], dict[float, str]] = {}
-        for pair, rate, mean in zip(_series(every), every["rate"], every["mean"], strict=True):
-            cell = "diverged" if math.isnan(mean) else f"{mean:.2f}"
-            rows.setdefault(pair, {})[rate] = f"**{cell}**" if (*pair, rate) in marked else cell
+        rows: dict[Series, dict[float, str]] = {}
+        for result in each.every:
+            if result.series not in each.missing:
+                cell = "diverged" if math.isnan(result.mean) else f"{result.mean:.2f}"
+                marked = f"**{cell}**" if result in each.best else cell
+                rows.setdefault(result.series, {})[result.rate] = marked
+        tried = sorted({rate for row in rows.values() for rate in row})
         cells = [[label(m), n, *(row.get(x, "") for x in tried)] for (m, n), row in rows.items()]
-        title = f"**{each.section.title}**, {MEASURES[each.section.measure].heading}"
+        title = f"**{each.section.title}**, {MEASURES[each.section.measure][0]}"
         parts += [title, pages.table(["method", "ranks", *map(_rate, tried)], cells)]
     return "\n\n".join(parts)
-
-
-def _series(frame: Any) -> list[tuple[str, int]]:
-    return list(zip(frame["method"], frame["ranks"], strict=True))
 
 
 def overview(summaries: Sequence[Summary]) -> str:
     """Return one table of all tasks that are trained with AdamW, with two ranks."""
     shown = [each for each in summaries if "dense AdamW" in each.section.baselines]
-    found = [each.best[each.best["ranks"] == 2].set_index("method") for each in shown]
+    found = [{row.method: row for row in each.best if row.ranks == 2} for each in shown]
     titles = [
-        f"{each.section.title.partition(',')[0]}, {MEASURES[each.section.measure].heading}"
+        f"{each.section.title.partition(',')[0]}, {MEASURES[each.section.measure][0]}"
         for each in shown
     ]
     rows = []
     for method in METHODS:
-        if any(method in frame.index for frame in found):
-            cells = [_with_bytes(frame, method) for frame in found]
+        if any(method in each for each in found):
+            cells = [_with_bytes(each.get(method)) for each in found]
             rows.append([f"**{method}**" if method == "adam(0.01)" else label(method), *cells])
     return pages.table(["2 ranks; kB per step in parentheses", *titles], rows)
 
 
-def _with_bytes(frame: Any, method: str) -> str:
-    if method not in frame.index:
+def _with_bytes(row: Result | None) -> str:
+    if row is None:
         return ""
-    row = frame.loc[method]
-    return f"{with_error(row['mean'], row['error'])} ({row['nbytes'] / 1e3:.1f})"
+    return f"{with_error(row.mean, row.error)} ({row.nbytes / 1e3:.1f})"
 
 
 def _rate(value: float) -> str:
@@ -170,12 +155,9 @@ LOOKS: dict[str, tuple[str, str]] = {
 def draw(summaries: Sequence[Summary], path: Path) -> None:
     """Save the figure. Hollow points are runs with eight ranks."""
     rows = -(-len(summaries) // 2)
-    with plt.rc_context(STYLE):
-        figure, panels = plt.subplots(
-            rows, 2, figsize=(9.0, 4.0 * rows + 0.6), squeeze=False, layout="constrained"
-        )
+    with panels(path, rows, 2, (9.0, 4.0 * rows + 0.6)) as (figure, found):
         named: dict[str, Any] = {}
-        for at, panel in enumerate(panels.flat):
+        for at, panel in enumerate(found.flat):
             if at < len(summaries):
                 _panel(panel, summaries[at])
             else:
@@ -185,20 +167,18 @@ def draw(summaries: Sequence[Summary], path: Path) -> None:
         ordered = [each for name in LOOKS for each in named if each.split(", 8")[0] == label(name)]
         where: dict[str, Any] = {"loc": "outside upper center", "ncols": 3}
         figure.legend([named[each] for each in ordered], ordered, frameon=False, **where)
-        save(figure, path)
-        plt.close(figure)
 
 
 def _panel(axes: Any, summary: Summary) -> None:
-    dense = summary.dense(2)["mean"]
+    dense = summary.dense(2).mean
     axes.axhspan(dense - POINTS, dense, color=BAND, zorder=0)
-    for _, each in summary.best.iterrows():
-        color, marker = LOOKS[each["method"]]
-        many = each["ranks"] != 2
+    for each in summary.best:
+        color, marker = LOOKS[each.method]
+        many = each.ranks != 2
         axes.errorbar(
-            [each["nbytes"]],
-            [each["mean"]],
-            yerr=None if math.isnan(each["error"]) else [each["error"]],
+            [each.nbytes],
+            [each.mean],
+            yerr=None if math.isnan(each.error) else [each.error],
             color=color,
             marker=marker,
             markerfacecolor="none" if many else color,
@@ -206,20 +186,17 @@ def _panel(axes: Any, summary: Summary) -> None:
             linestyle="",
             elinewidth=1,
             capsize=2,
-            label=label(each["method"]) + f", {each['ranks']} ranks" * bool(many),
+            label=label(each.method) + f", {each.ranks} ranks" * bool(many),
         )
     axes.set_xscale("log")
     axes.margins(x=0.12, y=0.15)
     axes.set_title(summary.section.title, fontweight="bold", fontsize=11)
     axes.set_xlabel("bytes that a rank sends per step")
-    axes.set_ylabel(MEASURES[summary.section.measure].axis)
-    axes.grid(visible=True, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_ylabel(MEASURES[summary.section.measure][1])
+    bare(axes)
 
 
 def source(found: Document, path: str) -> str:
-    """Return where the figures come from."""
     processors = " and ".join(dict.fromkeys(each["processor"] for each in found["runs"]))
     hours = sum(each["seconds"] for each in found["runs"]) / 3600
     return (
@@ -232,11 +209,10 @@ def published(path: Path) -> tuple[Document, list[Summary]]:
     """Return a file, and the sections in which something that compresses is finished."""
     plan, found = store.read(path)
     every = summarize(plan, store.of_plan(plan, found["runs"]))
-    return found, [each for each in every if not all(map(each.is_dense, each.best["method"]))]
+    return found, [each for each in every if not all(map(each.is_dense, each.best))]
 
 
 def readme(summaries: Sequence[Summary]) -> str:
-    """Return the README's block."""
     seeds = max(each.seeds for each in summaries)
     return (
         f"{overview(summaries)}\n\nFrom `make accuracy`: means of {seeds} seeds ± standard error, "
@@ -246,7 +222,6 @@ def readme(summaries: Sequence[Summary]) -> str:
 
 
 def page(found: Document, summaries: Sequence[Summary], path: str) -> dict[str, str]:
-    """Return both blocks of the page."""
     picture = f"![Accuracy against bytes]({FIGURE})"
     return {
         BEST: f"{best(summaries)}\n\n{picture}\n\n{source(found, path)}",

@@ -11,24 +11,20 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from benches.harness import pages, results
-from benches.harness.machine import machine
+from benches.harness.command import command_line
 from benches.harness.results import Record
 
 from . import store
 from .methods import METHODS
 from .plan import SECTIONS, Run
-from .pool import make_task, train
+from .pool import train
 from .show import label
 
 
 def arguments(given: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="benches.accuracy.single",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line("benches.accuracy.single", __doc__)
     parser.add_argument("section", choices=SECTIONS, metavar="SECTION", help=", ".join(SECTIONS))
-    parser.add_argument("method", metavar="METHOD", help="as in the tables of the section")
+    parser.add_argument("method", choices=METHODS, metavar="METHOD", help="; ".join(METHODS))
     parser.add_argument("--ranks", type=int, default=2, help="default: %(default)s")
     parser.add_argument("--rate", type=float, required=True, help="the highest learning rate")
     parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
@@ -36,13 +32,6 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, metavar="DIR", help="as for make accuracy")
     parser.add_argument("--out", type=Path, default=Path("accuracy-results"), metavar="DIR")
     chosen = parser.parse_args(given)
-    series = SECTIONS[chosen.section].methods
-    if (chosen.method, chosen.ranks) not in series:
-        listed = "; ".join(f"{method!r}, {ranks} ranks" for method, ranks in series)
-        parser.error(
-            f"{chosen.section} has no {chosen.method!r} with {chosen.ranks} ranks; "
-            f"choose from {listed}"
-        )
     chosen.steps = chosen.steps or SECTIONS[chosen.section].steps
     return chosen
 
@@ -51,19 +40,10 @@ def main(given: list[str] | None = None) -> int:
     chosen = arguments(given)
     run = Run(chosen.section, chosen.method, chosen.ranks, chosen.rate, chosen.seed)
     kept = results.Store(chosen.out / "runs.jsonl")
-    key = {**store.key(run, chosen.steps), "versions": store.versions()}
+    saved = store.key(run, chosen.steps)
+    key = {**saved, "versions": store.versions()}
     if all(record["key"] != key for record in kept.records):
-        section, method = SECTIONS[run.section], METHODS[run.method]
-        outcome = train(
-            make_task(section.task, chosen.data),
-            method,
-            run.learning_rate,
-            ranks=run.ranks,
-            seed=run.seed,
-            steps=chosen.steps,
-            evaluations=section.evaluations,
-        )
-        kept.add({"key": key, **outcome, "processor": machine().get("processor", "")})
+        store.keep(kept, saved, train(chosen.data, *store.order(run, chosen.steps)))
     same = ("section", "edition", "steps", "versions")
     shown = [each for each in kept.records if all(each["key"][name] == key[name] for name in same)]
     print(curves(shown))

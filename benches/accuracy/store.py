@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from benches.harness import recipes, results
-from benches.harness.machine import machine
 from benches.harness.results import Record
 
 from .methods import METHODS
@@ -19,7 +18,6 @@ PUBLISHED = results.FOLDER / "2026-11-29-accuracy.json"
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that the figures depend on."""
     return results.versions("gradwire", "numpy", "torch")
 
 
@@ -49,7 +47,6 @@ def current(saved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def run_of(saved: Mapping[str, Any]) -> Run:
-    """Return the run that a key describes."""
     names = ("section", "method", "ranks", "learning_rate", "seed")
     return Run(**{name: saved[name] for name in names})
 
@@ -79,6 +76,20 @@ def scores(records: Mapping[Run, Record]) -> Scores:
     }
 
 
+def order(run: Run, steps: int) -> tuple[str, Any, float, dict[str, Any]]:
+    """Return what a process is asked to train: see `pool.train`."""
+    section = SECTIONS[run.section]
+    options = {"ranks": run.ranks, "seed": run.seed, "steps": steps}
+    options["evaluations"] = section.evaluations
+    return section.task, METHODS[run.method], run.learning_rate, options
+
+
+def keep(kept: results.Store, saved: dict[str, Any], outcome: dict[str, Any]) -> Record:
+    record = {"key": {**saved, "versions": versions()}, **outcome}
+    kept.add({**record, "processor": results.machine().get("processor", "")})
+    return kept.records[-1]
+
+
 @dataclass
 class Planned:
     """The runs of a plan, for a pool: those that are published or in a folder are there."""
@@ -88,31 +99,22 @@ class Planned:
     published: Sequence[Record] = ()
 
     def records(self) -> dict[Run, Record]:
-        """Return what is there, made with the versions of now."""
         return of_plan(self.plan, [*self.published, *self.store.records], versions())
 
     def missing(self) -> list[Run]:
         return self.plan.missing(scores(self.records()))
 
     def order(self, run: Run) -> tuple[str, Any, float, dict[str, Any]]:
-        section = SECTIONS[run.section]
-        options = {"ranks": run.ranks, "seed": run.seed, "steps": self.plan.steps(run.section)}
-        options["evaluations"] = section.evaluations
-        return section.task, METHODS[run.method], run.learning_rate, options
+        return order(run, self.plan.steps(run.section))
 
     def keep(self, run: Run, outcome: dict[str, Any]) -> Record:
-        saved = {**key(run, self.plan.steps(run.section)), "versions": versions()}
-        record = {"key": saved, **outcome, "processor": machine().get("processor", "")}
-        self.store.add(record)
-        return record
+        return keep(self.store, key(run, self.plan.steps(run.section)), outcome)
 
 
 Document = dict[str, Any]
 
 
 def document(plan: Plan, records: Mapping[Run, Record]) -> Document:
-    """Return all runs of a plan as what is published."""
-
     def order(run: Run) -> tuple[Any, ...]:
         return list(SECTIONS).index(run.section), run.ranks, run.method, run.learning_rate, run.seed
 

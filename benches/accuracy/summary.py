@@ -1,11 +1,9 @@
 """From runs to what they show: best rates, means, standard errors, verdicts."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
-
-import pandas
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, variance
 
 from benches.harness.results import Record
 
@@ -25,45 +23,77 @@ ALLOWED: dict[str, tuple[float, bool, float]] = {
 """For each method with a target: how many points it may be behind the best dense baseline; whether
 it may be one standard error behind if that is more; or by what part its loss may be higher."""
 
-SERIES = ["method", "ranks"]
+Series = tuple[str, int]
+"""A method, and the number of ranks."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """The runs of a series at one learning rate.
+
+    ``values`` has the measure in points for each seed, ``loss`` and bytes a step are means; what
+    depends on the end of a run that diverged is NaN.
+    """
+
+    series: Series
+    rate: float
+    values: Sequence[float]
+    loss: float
+    nbytes: float
+
+    @classmethod
+    def of(cls, section: Section, series: Series, rate: float, runs: Sequence[Record]) -> "Result":
+        ends = [None if each["diverged"] else each["points"] for each in runs]
+        values = [math.nan if each is None else 100 * section.value(each) for each in ends]
+        loss = fmean(math.nan if each is None else each[-1]["loss"] for each in ends)
+        return cls(series, rate, values, loss, fmean(each["bytes_per_step"] for each in runs))
+
+    @property
+    def method(self) -> str:
+        return self.series[0]
+
+    @property
+    def ranks(self) -> int:
+        return self.series[1]
+
+    @property
+    def mean(self) -> float:
+        return fmean(self.values)
+
+    @property
+    def error(self) -> float:
+        """The standard error of the mean; NaN where a single run or one that diverged has none."""
+        if len(self.values) < 2 or math.isnan(self.mean):
+            return math.nan
+        return math.sqrt(variance(self.values) / len(self.values))
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What the runs of a section show.
-
-    ``every`` has a row for each method, number of ranks and learning rate: ``mean`` and standard
-    ``error`` of the measure in points over ``seeds``, means of ``loss`` and of the bytes a step;
-    NaN where a run diverged. ``best`` has the best rate of every finished series. ``missing``
-    series have no result yet.
-    """
+    """What the runs of a section show: every rate, and the best one of every finished series."""
 
     section: Section
     steps: int
-    every: pandas.DataFrame
-    best: pandas.DataFrame
-    missing: list[tuple[str, int]]
+    every: Sequence[Result]
+    best: Sequence[Result]
+    missing: Sequence[Series]
 
     @property
     def seeds(self) -> int:
-        """Of a result."""
-        return int(self.best["seeds"].max())
+        return max(len(each.values) for each in self.best)
 
-    def is_dense(self, method: str) -> bool:
-        """Tell whether a method is a baseline."""
-        return method in self.section.baselines
+    def is_dense(self, result: Result) -> bool:
+        return result.method in self.section.baselines
 
-    def dense(self, ranks: int) -> Any:
+    def dense(self, ranks: int) -> Result:
         """Return the best baseline with so many ranks, or with two if there is none."""
-        mine = self.best[self.best["method"].isin(self.section.baselines)]
-        same = mine[mine["ranks"] == ranks]
-        found = mine if same.empty else same
-        return found.loc[found["mean"].idxmax()]
+        mine = list(filter(self.is_dense, self.best))
+        return max([each for each in mine if each.ranks == ranks] or mine, key=lambda x: x.mean)
 
-    def behind(self, result: Any) -> tuple[float, float]:
+    def behind(self, result: Result) -> tuple[float, float]:
         """Return how many points a result is behind the best baseline, and the standard error."""
-        dense = self.dense(result["ranks"])
-        return dense["mean"] - result["mean"], math.hypot(dense["error"], result["error"])
+        dense = self.dense(result.ranks)
+        return dense.mean - result.mean, math.hypot(dense.error, result.error)
 
 
 def allowed(method: str, error: float) -> float | None:
@@ -76,54 +106,24 @@ def allowed(method: str, error: float) -> float | None:
 
 def summarize(plan: Plan, records: Mapping[Run, Record]) -> list[Summary]:
     """Return the sections that have a finished baseline, in the order of the plan."""
-    scores = store.scores(records)
-    runs = pandas.DataFrame([_row(run, record) for run, record in records.items()])
-    found = []
+    scores, found = store.scores(records), []
+    groups: dict[tuple[str, Series], dict[float, list[Record]]] = {}
+    for run, record in records.items():
+        rates = groups.setdefault((run.section, (run.method, run.ranks)), {})
+        rates.setdefault(run.learning_rate, []).append(record)
     for name in plan.sections:
-        section, missing, best = SECTIONS[name], [], []
-        series = [(m, ranks) for owner, m, ranks in plan.series() if owner.name == name]
-        if runs.empty or not (runs["section"] == name).any():
-            continue
-        every = _grouped(runs[runs["section"] == name], series)
-        for method, ranks in series:
+        section = SECTIONS[name]
+        every: list[Result] = []
+        best: list[Result] = []
+        missing = []
+        for _, method, ranks in replace(plan, sections=(name,)).series():
+            rates = groups.get((name, (method, ranks)), {})
+            rows = [Result.of(section, (method, ranks), x, rates[x]) for x in sorted(rates)]
+            every += rows
             rate = plan.best(section, method, ranks, scores)
-            if rate is None:
-                missing.append((method, ranks))
-                continue
-            best.append((method, ranks, rate))
-        chosen = every[every[[*SERIES, "rate"]].apply(tuple, axis=1).isin(best)]
-        if chosen["method"].isin(section.baselines).any():
-            found.append(Summary(section, plan.steps(name), every, chosen, missing))
+            best += [each for each in rows if each.rate == rate]
+            missing += [(method, ranks)] * (rate is None)
+        summary = Summary(section, plan.steps(name), every, best, missing)
+        if any(map(summary.is_dense, best)):
+            found.append(summary)
     return found
-
-
-def _row(run: Run, record: Record) -> dict[str, Any]:
-    section, points = SECTIONS[run.section], record["points"]
-    row = {
-        "section": run.section,
-        "method": run.method,
-        "ranks": run.ranks,
-        "rate": run.learning_rate,
-        "nbytes": record["bytes_per_step"],
-    }
-    if record["diverged"]:
-        return row
-    return {
-        **row,
-        "value": 100 * section.value(points),
-        "loss": points[-1]["loss"],
-    }
-
-
-def _grouped(runs: pandas.DataFrame, series: list[tuple[str, int]]) -> pandas.DataFrame:
-    """Return the means over seeds, in the order of a plan."""
-    names = ["value", "loss", "nbytes"]
-    groups = runs.reindex(columns=[*SERIES, "rate", *names]).groupby([*SERIES, "rate"])
-    means = groups[names].agg(lambda each: each.mean(skipna=False))
-    every = means.rename(columns={"value": "mean"})
-    every["error"] = groups["value"].agg(lambda each: each.sem(skipna=False))
-    every["seeds"] = groups.size()
-    every = every.reset_index()
-    places = zip(every["method"], every["ranks"], strict=True)
-    every["place"] = [series.index(each) for each in places]
-    return every.sort_values(["place", "rate"]).drop(columns="place")

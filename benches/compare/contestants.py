@@ -349,7 +349,6 @@ class Ours(Contestant):
 
 
 def ours(name: str, setting: str, make: Callable[[float, int], gradwire.Codec]) -> type[Ours]:
-    """Return a codec of so many entries at a ratio as a contestant."""
     made = {"name": f"gradwire {name}", "setting": setting, "make": staticmethod(make)}
     return type(name, (Ours,), made | {"cold": name == COLD})
 
@@ -387,11 +386,9 @@ def layer(preset: Preset, numel: int) -> gradwire.Codec:
 
 
 def call(preset: Preset) -> str:
-    """Return how a preset's example is written."""
     return f"gradwire.{preset.build.__name__}{preset.call.removeprefix(preset.name)}"
 
 
 def presets() -> Iterator[type[Ours]]:
-    """Yield every preset with its author's example, on a layer."""
     for preset in PRESETS.values():
         yield ours(f"preset {preset.name}", call(preset), lambda _, n, p=preset: layer(p, n))  # type: ignore[misc]

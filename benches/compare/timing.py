@@ -36,7 +36,6 @@ class Timing:
         self.copies.append(seconds / copy)
 
     def record(self) -> dict[str, Any]:
-        """Return medians, and the shortest and the longest round."""
         return {
             "seconds": _short(statistics.median(self.seconds)),
             "least": _short(min(self.seconds)),

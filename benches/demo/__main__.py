@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benches.harness.command import conduct
+from benches.harness.command import command_line, conduct
 from benches.harness.link import MAX_RANKS
 from gradwire import _validate
 from gradwire.cli.codecs import unfit
@@ -40,13 +40,8 @@ def _ratio(text: str) -> float:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line."""
     # fmt: off
-    made = argparse.ArgumentParser(
-        prog="make demo ARGS=...",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    made = command_line("make demo ARGS=...", DESCRIPTION)
     made.add_argument("--codec", type=_names, default=["topk", "sidco", "adam"], metavar="NAME,...",
                       help="presets to compare with the baselines none and bf16; `gradwire codecs` "
                       "lists them (default: topk,sidco,adam)")

@@ -3,14 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-from matplotlib import pyplot as plt
-
 from benches.demo.results import HALF, PLAIN, Comparison
-from benches.harness.theme import INK, STYLE, save
+from benches.harness.theme import INK, bare, panels
 
 # Okabe and Ito's palette, distinguishable for colour-blind readers; line styles and markers carry
 # the same information.
@@ -28,7 +22,6 @@ _OTHERS: list[dict[str, Any]] = [
 
 
 def styles(methods: list[str]) -> dict[str, dict[str, Any]]:
-    """Return each method's line style; those of the baselines are fixed."""
     others = [method for method in methods if method not in _STYLES]
     return _STYLES | {method: _OTHERS[i % len(_OTHERS)] for i, method in enumerate(others)}
 
@@ -38,11 +31,8 @@ def draw(comparisons: list[Comparison], ratio: float, path: Path) -> None:
     rows = len({each.runs[0].task for each in comparisons})
     columns = len(comparisons) // rows
     look = styles([run.method for run in comparisons[0].runs])
-    with plt.rc_context({**STYLE, "font.size": 11}):
-        figure, axes = plt.subplots(
-            rows, columns, sharey="row", layout="constrained", squeeze=False,
-            figsize=(max(4.4 * columns, 6.0), 3.2 * rows + 0.4),
-        )  # fmt: skip
+    size = max(4.4 * columns, 6.0), 3.2 * rows + 0.4
+    with panels(path, rows, columns, size, dpi=130, sharey="row") as (figure, axes):
         for each, comparison in zip(axes.flat, comparisons, strict=True):
             each.set_title(comparison.where)
             for run in comparison.runs:
@@ -52,21 +42,9 @@ def draw(comparisons: list[Comparison], ratio: float, path: Path) -> None:
                 each.plot(*zip(*curve, strict=True), label=label, **how)
             each.set_xlabel("training time (s)")
             each.set_xlim(left=0)
-            each.grid(visible=True, linewidth=0.8)
-            each.spines[["top", "right"]].set_visible(False)
+            bare(each)
         for first in axes[:, 0]:
             first.set_ylabel("held-out loss (nats)")
-        _add_legend(figure, *axes[0][0].get_legend_handles_labels())
-        save(figure, path, dpi=130)
-        plt.close(figure)
-
-
-def _add_legend(figure: Any, handles: list[Any], labels: list[str]) -> None:
-    """Add a legend above the panels, in as many columns as fit into the figure's width."""
-    for columns in range(len(labels), 0, -1):
-        legend = figure.legend(
-            handles, labels, frameon=False, loc="outside upper center", ncols=columns
-        )
-        if legend.get_window_extent().width <= figure.bbox.width or columns == 1:
-            break
-        legend.remove()
+        handles, labels = axes[0][0].get_legend_handles_labels()
+        where: dict[str, Any] = {"loc": "outside upper center", "ncols": int(size[0] // 2.8)}
+        figure.legend(handles, labels, frameon=False, **where)

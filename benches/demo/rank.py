@@ -8,7 +8,8 @@ preset needs no change here.
 import gc
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,15 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import debugging_hooks
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 import gradwire
 from benches.accuracy import run
 from benches.accuracy.run import Task
 from benches.accuracy.tasks.text import Text
-from benches.harness.digits import Digits
 from benches.harness.rank_process import form_group
 from benches.harness.recipes import rate_for, recipe_for, scheduled
-from benches.harness.tasks import Batch, half_hook
+from benches.harness.tasks import Digits, half_hook
 from gradwire.cli.codecs import build
 from gradwire.schedule import Constant
 from gradwire.torch import ddp
@@ -39,12 +40,14 @@ EVALUATIONS = 12
 Say = Callable[..., None]
 
 
-TASKS: dict[str, Callable[[int], Task]] = {
-    "digits": lambda ranks: Digits(32 * ranks),
-    "text": lambda ranks: Text(batch=8 * ranks, held_out=64),
-}
 USUAL = {"digits": "sgd", "text": "adamw"}
 """What such models are trained with if nothing is compressed."""
+
+
+@cache
+def task_of(name: str, ranks: int) -> Task:
+    """Return a task, whose data is loaded once."""
+    return Digits(32 * ranks) if name == "digits" else Text(batch=8 * ranks, held_out=64)
 
 
 def evaluation_steps(steps: int) -> list[int]:
@@ -53,26 +56,18 @@ def evaluation_steps(steps: int) -> list[int]:
 
 
 class Rank:
-    """State that a rank keeps between commands."""
-
     def __init__(self, setup: dict[str, Any], say: Say) -> None:
         form_group(setup, seconds=120)
         self.rank, self.ranks = setup["rank"], setup["ranks"]
         self.interface, self.shaped = setup["interface"], setup["shaped"]
         self.say = say
-        self._tasks: dict[str, Task] = {}
         self.versions = {"torch": torch.__version__, "simd": str(gradwire.simd_level())}
 
     def train(
         self, task: str, method: str, steps: int, evaluate: bool, ratio: float
     ) -> dict[str, Any]:
-        """Train from scratch, and return the record; only steps are timed, not evaluation.
-
-        The optimizer is the one recommended for the codec, the learning rate the measured one.
-        """
-        if task not in self._tasks:  # its data is loaded once
-            self._tasks[task] = TASKS[task](self.ranks)
-        todo = self._tasks[task]
+        """Train from scratch, and return the record; only steps are timed, not evaluation."""
+        todo = task_of(task, self.ranks)
         module = todo.model(0)
         codec = None if method in OWN else build(method, ratio)
         recipe = recipe_for(USUAL[task], codec)
@@ -94,8 +89,7 @@ class Rank:
         sent = dense * {"none": 1.0, "bf16": 0.5}.get(method, 0.0)
         record = {"bytes_per_step": sent, "achieved": None}
         try:
-            batches = todo.batches(self.rank, self.ranks, 0)
-            record |= self._train(todo, batches, model, optimizer, steps, evaluate)
+            record |= self._train(todo, model, optimizer, steps, evaluate)
             if handle is not None:
                 report = handle.report()
                 record["bytes_per_step"], record["achieved"] = report.wire_bytes, report.achieved
@@ -115,15 +109,9 @@ class Rank:
         return record
 
     def _train(
-        self,
-        task: Task,
-        batches: Iterator[Batch],
-        model: DistributedDataParallel,
-        optimizer: torch.optim.Optimizer,
-        steps: int,
-        evaluate: bool,
+        self, task: Task, model: Any, optimizer: Optimizer, steps: int, evaluate: bool
     ) -> dict[str, Any]:
-        schedule = scheduled(optimizer, steps)
+        schedule, batches = scheduled(optimizer, steps), task.batches(self.rank, self.ranks, 0)
         pauses = evaluation_steps(steps) if evaluate else [0, steps]
         seconds: list[float] = []
         losses: list[float] = []
@@ -159,7 +147,6 @@ class Rank:
         }
 
     def _identical(self, model: nn.Module) -> bool:
-        """Return whether all ranks ended with the same bits."""
         digest = hashlib.sha256()
         for parameter in model.parameters():
             digest.update(parameter.detach().numpy().tobytes())

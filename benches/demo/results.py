@@ -37,7 +37,6 @@ class Run:
 
     @property
     def step(self) -> float:
-        """Median seconds per step."""
         seconds: list[float] = self.record["step_seconds"]
         return median(seconds)
 
@@ -87,7 +86,6 @@ class Comparison:
         return max(run.seconds_to_loss(self.equal_loss), 1e-9)
 
     def table(self) -> str:
-        """Return the figures of all methods."""
         runs, plain = self.runs, self.runs[0]
         rates = [f"{run.record['learning_rate']:g}" for run in runs]
         sources = [run.record["rate_source"] for run in runs]
@@ -134,7 +132,6 @@ def comparisons(document: Mapping[str, Any]) -> list[Comparison]:
 
 
 def shown(found: list[Comparison]) -> str:
-    """Return tables, what they show, and whether all replicas are equal."""
     runs = [run for each in found for run in each.runs]
     broken = [f"{e.task}/{e.method}" for e in runs if not e.record["replicas_identical"]]
     end = "In every run, all ranks ended with bit-identical models."

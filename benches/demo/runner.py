@@ -8,7 +8,6 @@ from typing import Any
 from benches.demo.results import HALF, PLAIN
 from benches.harness import results
 from benches.harness.command import progress
-from benches.harness.machine import threads_per_rank
 from benches.harness.processes import Ranks, joined
 from gradwire.cli.plan import format_rate
 
@@ -44,7 +43,7 @@ def fitting(
 
 def run(plan: Namespace) -> dict[str, Any]:
     """Run the whole plan and return what was measured; processes and links are then removed."""
-    threads = threads_per_rank(plan.ranks)
+    threads = results.threads_per_rank(plan.ranks)
     settings = {"methods": plan.methods, "ratio": plan.ratio, "ranks": plan.ranks}
     document = {**results.circumstances(), "settings": settings, "tasks": {}, "runs": []}
     with joined(plan.ranks, "benches.demo.rank", threads=threads) as (ranks, why_not):
@@ -57,8 +56,9 @@ def run(plan: Namespace) -> dict[str, Any]:
         rates = [*plan.bandwidth] if why_not is None else [None]
         for task in plan.tasks:
             title, usual = KINDS[task]
-            label = f"{task}: compute only"
-            alone = _train(ranks, plan, label, task, "compute", WARM_UP_STEPS, evaluate=False)
+            given: dict[str, Any] = {"task": task, "ratio": plan.ratio}
+            given |= {"method": "compute", "steps": WARM_UP_STEPS, "evaluate": False}
+            alone = _train(ranks, f"{task}: compute only", **given)
             numel, seconds = alone["parameters"], median(alone["step_seconds"][2:])
             steps = plan.steps or fitting(usual, seconds, 4 * numel, plan, rates)
             document["tasks"][task] = {"title": title, "parameters": numel, **alone["facts"]}
@@ -66,37 +66,27 @@ def run(plan: Namespace) -> dict[str, Any]:
                 ranks.shape(rate)
                 for method in plan.methods:
                     where = f" @ {format_rate(rate)}" if rate else ""
-                    label = f"{task}{where}: {method}"
-                    found = _train(ranks, plan, label, task, method, steps, evaluate=True)
+                    given |= {"method": method, "steps": steps, "evaluate": True}
+                    found = _train(ranks, f"{task}{where}: {method}", **given)
                     named = {"task": task, "method": method, "rate": rate, "steps": steps}
                     document["runs"].append(named | found)
     return document
 
 
-def _train(
-    ranks: Ranks,
-    plan: Namespace,
-    label: str,
-    task: str,
-    method: str,
-    steps: int,
-    *,
-    evaluate: bool,
-) -> dict[str, Any]:
+def _train(ranks: Ranks, label: str, **order: Any) -> dict[str, Any]:
     """Have all ranks train, tell how far they are, and return the record of the first."""
     told = time.monotonic()
 
     def tell(event: dict[str, Any]) -> None:
         nonlocal told
-        text = f"{label}: step {event['step']}/{steps}  loss {event['loss']:.3f}"
+        text = f"{label}: step {event['step']}/{order['steps']}  loss {event['loss']:.3f}"
         progress(text)
         if time.monotonic() - told >= QUIET_SECONDS:
             told = time.monotonic()
             print(f"  {text}", flush=True)
 
-    order = {"task": task, "method": method, "steps": steps, "evaluate": evaluate}
-    found: dict[str, Any] = ranks.ask(tell, do="train", ratio=plan.ratio, **order)[0]
+    found: dict[str, Any] = ranks.ask(tell, do="train", **order)[0]
     progress("")
-    loss = f", held-out loss {found['curve'][-1]['loss']:.3f}" if evaluate else ""
+    loss = f", held-out loss {found['curve'][-1]['loss']:.3f}" if found["curve"] else ""
     print(f"  {label}: {1e3 * median(found['step_seconds']):.0f} ms per step{loss}", flush=True)
     return found

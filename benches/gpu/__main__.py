@@ -14,27 +14,23 @@ import torch
 
 import gradwire.torch
 from benches.harness import results
+from benches.harness.command import command_line
 from benches.harness.pages import span
 
 from .measure import SECTIONS, Setup, by_events, default_path, guarded, new_document
 
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="make bench-gpu ARGS=...", description=__doc__)
-    parser.add_argument(
-        "--quick", action="store_true", help="25 M entries in place of 100 M, and fewer rounds"
-    )
-    parser.add_argument(
-        "--sections",
-        nargs="+",
-        choices=SECTIONS,
-        default=list(SECTIONS),
-        metavar="S",
-        help=f"sections to run (default: all): {', '.join(SECTIONS)}",
-    )
+    parser = command_line("make bench-gpu ARGS=...", __doc__)
+    # fmt: off
+    parser.add_argument("--quick", action="store_true",
+                        help="25 M entries in place of 100 M, and fewer rounds")
+    parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=list(SECTIONS),
+                        metavar="S", help=f"of {', '.join(SECTIONS)} (default: all)")
     parser.add_argument("--rounds", type=int, help="rounds that count (default: 31, quick 11)")
     parser.add_argument("--out", type=Path, help="file to write in place of results/DATE-CHIP.json")
     parser.add_argument("--show", type=Path, metavar="FILE", help="measure nothing: show a file")
+    # fmt: on
     return parser.parse_args(given)
 
 

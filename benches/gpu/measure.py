@@ -69,7 +69,7 @@ def by_events(work: Callable[[], Any], before: Callable[[], object]) -> tuple[fl
 Wire = tuple[Tensor, Tensor]
 """Frames one after another, and the table of outcomes that ``encode_bucket`` returns."""
 
-NBYTES, COUNT = 1, 2  # columns of the table, as csrc/bucket/gather.h numbers them
+NBYTES, COUNT = 1, 2  # columns of the table, as csrc/bucket/piece.h numbers them
 
 
 class WrongBytesError(AssertionError):
@@ -122,7 +122,6 @@ def decode_add(data: Tensor, out: Tensor) -> None:
 
 
 def contestant(name: str, setting: str, make: Callable[[int], gradwire.Codec]) -> type[Kernels]:
-    """Return a codec as a contestant."""
     return type(name, (Kernels,), {"name": name, "setting": setting, "make": staticmethod(make)})
 
 
@@ -151,10 +150,7 @@ def steps(setup: Setup, numel: int) -> list[Tensor]:
 
 
 def aims(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
-    """Encodes with a residual, ours with their aims, and what torch has.
-
-    The read of every entry takes at least as long as its bytes.
-    """
+    """Encodes with a residual, ours with their aims and the bytes of their read, and torch's."""
     found = race(setup, [*AIMS, *PEERS], steps(setup, setup.numel), tick, failed)
     by_name = {kind.name: aim for kind, aim in AIMS.items()}
     for row in found["rows"]:
@@ -165,7 +161,6 @@ def aims(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
 
 
 def presets(setup: Setup, tick: Tick, failed: Failed) -> dict[str, Any]:
-    """A row for every preset that kernels take."""
     given = steps(setup, setup.numel)
     kinds = [
         contestant(preset.name, call(preset), partial(layer, preset))
@@ -300,19 +295,16 @@ def facts(device: str) -> dict[str, Any]:
 
 
 def new_document(setup: Setup) -> dict[str, Any]:
-    """Return a run without results yet."""
     settings = {"numel": setup.numel, "rounds": setup.rounds}
     return {**facts(setup.device), **settings, "sections": {}, "failed": {}}
 
 
 def default_path(document: dict[str, Any]) -> Path:
-    """Return the file in ``benches/results`` that date and chip name."""
     chip = re.sub(r"[^a-z0-9]+", "-", document["machine"]["chip"].lower()).strip("-")
     return results.FOLDER / f"{document['date'][:10]}-{chip}.json"
 
 
 def driver() -> str | None:
-    """Return the version of the driver, if the machine tells it."""
     version = Path("/proc/driver/nvidia/version")
     found = version.exists() and re.search(r"\s(\d+\.\d+[.\d]*)\s", version.read_text())
     return found[1] if found else None

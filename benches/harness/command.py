@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import signal
 import sys
@@ -17,6 +18,13 @@ INTERRUPTED = 130
 
 # Everything needed beyond numpy, checked before anything starts: import name, package name.
 _NEEDS = {"torch": "torch", "sklearn": "scikit-learn", "matplotlib": "matplotlib"}
+
+
+def command_line(command: str, about: str | None) -> argparse.ArgumentParser:
+    """Return the command line of a command, whose help begins with this text as it stands."""
+    return argparse.ArgumentParser(
+        prog=command, description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
 
 
 @contextmanager

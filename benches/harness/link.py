@@ -17,12 +17,14 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass, replace
-from typing import Self
 
 DEVICE = "gw0"  # the name of a rank's own end, inside its namespace
 SUBNET = "198.18.0"  # RFC 2544: addresses set aside for benchmarks; routed nowhere
 MAX_RANKS = 16
+
+TOOLS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "nsenter": "util-linux"}
+# ip and tc are in sbin directories, which are often missing from a user's PATH.
+PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 
 # tbf sends a burst at full speed. Limiting it to a quarter of a millisecond keeps small frames from
 # looking too fast; with less than two full packets tbf does not reach the rate.
@@ -45,7 +47,6 @@ class Link:
         return []
 
     def address(self, rank: int) -> str:
-        """Return the rank's own address."""
         return "127.0.0.1"
 
     def set_rate(self, bits_per_second: int) -> None:
@@ -57,12 +58,6 @@ class Link:
     def close(self) -> None:
         """Remove everything. Idempotent."""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 def open_link(ranks: int) -> tuple[Link, str | None]:
     """Return a shaped link and None, or the loopback device and the reason for it."""
@@ -73,16 +68,15 @@ def open_link(ranks: int) -> tuple[Link, str | None]:
 
 
 class _Namespace:
-    """One network namespace, open for as long as its holder runs."""
+    """One network namespace, open while its holder runs; with ``user``, in a user namespace."""
 
-    def __init__(self, tools: _Tools, owner: _Namespace | None) -> None:
-        self._tools = tools
-        hold = [tools.unshare, "--net", "--", "/bin/sh", "-c", "echo ready; exec cat >/dev/null"]
-        if tools.user_namespace and owner is None:
+    def __init__(self, owner: _Namespace | None, *, user: bool) -> None:
+        self._user = ["--user", "--preserve-credentials"] if user else []
+        hold = ["unshare", "--net", "--", "/bin/sh", "-c", "echo ready; exec cat >/dev/null"]
+        if user and owner is None:
             hold[1:1] = ["--user", "--map-root-user"]
-        elif tools.user_namespace and owner is not None:
-            target = f"--target={owner.pid}"
-            hold[:0] = [tools.nsenter, target, "--user", "--preserve-credentials", "--"]
+        elif user and owner is not None:
+            hold[:0] = ["nsenter", f"--target={owner.pid}", *self._user, "--"]
         # A new session, so that Ctrl-C in the terminal reaches only the command, which then cleans
         # up in order.
         self.process = subprocess.Popen(
@@ -101,11 +95,16 @@ class _Namespace:
 
     def enter(self) -> list[str]:
         """Return the prefix that runs a command in this namespace."""
-        user = ["--user", "--preserve-credentials"] if self._tools.user_namespace else []
-        return [self._tools.nsenter, f"--target={self.pid}", *user, "--net", "--"]
+        return ["nsenter", f"--target={self.pid}", *self._user, "--net", "--"]
 
     def run(self, *command: str) -> None:
-        _run([*self.enter(), *command])
+        done = subprocess.run(
+            [*self.enter(), *command], env=os.environ | {"PATH": PATH}, capture_output=True,
+            text=True, stdin=subprocess.DEVNULL, timeout=30, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            complaint = (done.stderr or done.stdout).strip() or f"exit status {done.returncode}"
+            raise LinkUnavailableError(f"{' '.join(command)}: {complaint}")
 
     def close(self) -> None:
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
@@ -118,37 +117,13 @@ class _Namespace:
             self.process.wait()
 
 
-def _run(command: list[str]) -> None:
-    done = subprocess.run(
-        command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=30, check=False
-    )
-    if done.returncode:
-        complaint = (done.stderr or done.stdout).strip() or f"exit status {done.returncode}"
-        raise LinkUnavailableError(f"{' '.join(command[command.index('--') + 1 :])}: {complaint}")
-
-
-@dataclass(frozen=True)
-class _Tools:
-    ip: str
-    tc: str
-    unshare: str
-    nsenter: str
-    user_namespace: bool = False
-
-    @classmethod
-    def find(cls) -> _Tools:
-        if not sys.platform.startswith("linux"):
-            raise LinkUnavailableError(f"network namespaces need Linux, and this is {sys.platform}")
-        # ip and tc are in sbin directories, which are often missing from a user's PATH.
-        path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
-        packages = {"ip": "iproute2", "tc": "iproute2"}
-        packages |= dict.fromkeys(("unshare", "nsenter"), "util-linux")
-        found = {tool: shutil.which(tool, path=path) for tool in packages}
-        missing = sorted({packages[tool] for tool, where in found.items() if where is None})
-        if missing:
-            raise LinkUnavailableError(f"the commands of {' and '.join(missing)} are not installed")
-        ip, tc, unshare, nsenter = (str(where) for where in found.values())
-        return cls(ip, tc, unshare, nsenter)
+def _require_tools() -> None:
+    if not sys.platform.startswith("linux"):
+        raise LinkUnavailableError(f"network namespaces need Linux, and this is {sys.platform}")
+    missing = {each for tool, each in TOOLS.items() if shutil.which(tool, path=PATH) is None}
+    if missing:
+        named = " and ".join(sorted(missing))
+        raise LinkUnavailableError(f"the commands of {named} are not installed")
 
 
 class NamespaceLink(Link):
@@ -165,7 +140,7 @@ class NamespaceLink(Link):
         self.ranks = ranks
         self._spaces: list[_Namespace] = []
         self._switch: _Namespace | None = None
-        self._tools = _Tools.find()
+        _require_tools()
         try:
             self._open()
             # Detect a kernel without tbf now, not after a minute of training.
@@ -175,34 +150,31 @@ class NamespaceLink(Link):
             raise
 
     def _open(self) -> None:
+        user = False
         try:
-            self._spaces.append(_Namespace(self._tools, None))
-        except LinkUnavailableError:
-            # Not root. Users are root in a user namespace of their own, if the system allows it.
-            self._tools = replace(self._tools, user_namespace=True)
-            self._spaces.append(_Namespace(self._tools, None))
-        owner = self._spaces[0]
-        self._spaces.extend(_Namespace(self._tools, owner) for _ in range(self.ranks - 1))
+            owner = _Namespace(None, user=user)
+        except LinkUnavailableError:  # not root
+            owner = _Namespace(None, user=(user := True))
+        self._spaces.append(owner)
+        self._spaces.extend(_Namespace(owner, user=user) for _ in range(self.ranks - 1))
         if self.ranks == 2:
             self._pair(owner, self._spaces[1], DEVICE)
         else:
-            self._switch = _Namespace(self._tools, owner)
-            self._switch.run(self._tools.ip, "link", "add", "switch", "type", "bridge")
-            self._switch.run(self._tools.ip, "link", "set", "switch", "up")
+            self._switch = _Namespace(owner, user=user)
+            self._switch.run("ip", "link", "add", "switch", "type", "bridge")
+            self._switch.run("ip", "link", "set", "switch", "up")
             for rank, space in enumerate(self._spaces):
                 self._pair(space, self._switch, f"port{rank}")
-                self._switch.run(
-                    self._tools.ip, "link", "set", f"port{rank}", "master", "switch", "up"
-                )
+                self._switch.run("ip", "link", "set", f"port{rank}", "master", "switch", "up")
         for rank, space in enumerate(self._spaces):
-            space.run(self._tools.ip, "link", "set", "lo", "up")
-            space.run(self._tools.ip, "address", "add", f"{self.address(rank)}/24", "dev", DEVICE)
-            space.run(self._tools.ip, "link", "set", DEVICE, "up")
+            space.run("ip", "link", "set", "lo", "up")
+            space.run("ip", "address", "add", f"{self.address(rank)}/24", "dev", DEVICE)
+            space.run("ip", "link", "set", DEVICE, "up")
 
     def _pair(self, here: _Namespace, there: _Namespace, there_name: str) -> None:
         """Create a veth pair with one end in each namespace, and in no other."""
         ends = [DEVICE, "type", "veth", "peer", "name", there_name, "netns", str(there.pid)]
-        here.run(self._tools.ip, "link", "add", *ends)
+        here.run("ip", "link", "add", *ends)
 
     def command_prefix(self, rank: int) -> list[str]:
         return self._spaces[rank].enter()
@@ -218,7 +190,7 @@ class NamespaceLink(Link):
         rate = f"rate {bits_per_second}bit burst {burst}b latency 50ms"
         shape = f"root tbf {rate}".split()
         for space, device in ends:
-            space.run(self._tools.tc, "qdisc", "replace", "dev", device, *shape)
+            space.run("tc", "qdisc", "replace", "dev", device, *shape)
 
     def close(self) -> None:
         spaces = [*self._spaces, *([self._switch] if self._switch else [])]

@@ -18,7 +18,6 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, texts: i
 
 
 def span(seconds: float) -> str:
-    """Return a time with three significant digits."""
     unit, size = next((u, s) for u, s in UNITS if seconds >= s or u == "µs")
     return f"{seconds / size:.3g} {unit}"
 
@@ -43,7 +42,6 @@ def find(text: str, name: str) -> str:
 
 
 def replace(path: Path, name: str, block: str) -> None:
-    """Put something else between the comments of a block."""
     text = path.read_text("utf-8")
     begin, end = _between(text, name)
     path.write_text(f"{text[:begin]}\n{block}\n{text[end:]}", "utf-8")

@@ -12,12 +12,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any
 
 from benches.harness.link import Link, open_link
 
@@ -33,51 +30,30 @@ class RankError(RuntimeError):
     """A rank failed; the message is meant for the user."""
 
 
-@dataclass(frozen=True)
-class Started:
-    """The process of a rank, whose standard streams are JSON lines, and its last output."""
-
-    process: subprocess.Popen[str]
-    log: deque[str] = field(default_factory=lambda: deque(maxlen=40))
-
-    @property
-    def commands(self) -> IO[str]:
-        assert self.process.stdin is not None
-        return self.process.stdin
-
-    def keep_log(self) -> None:
-        """Keep the last lines of standard error until it ends."""
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.log.append(line.rstrip())
-
-
-def start(link: Link, setup: dict[str, Any]) -> Started:
-    """Start the process of a rank, in the rank's namespace."""
+def start(link: Link, setup: dict[str, Any]) -> subprocess.Popen[str]:
+    """Start the process of a rank, in the rank's namespace. Its standard error goes to a file."""
     environment = os.environ | {
         "GLOO_SOCKET_IFNAME": setup["interface"],
         "OMP_NUM_THREADS": str(setup["threads"]),
         "CUDA_VISIBLE_DEVICES": "",  # the ranks use the CPU; looking for GPUs takes time
     }
     rank = [sys.executable, "-m", f"{__package__}.rank_process", json.dumps(setup)]
-    process = subprocess.Popen(
-        [*link.command_prefix(setup["rank"]), *rank],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-        env=environment,
-        cwd=ROOT,
-        start_new_session=True,  # Ctrl-C reaches only the command, which then ends the ranks
-    )
-    made = Started(process)
-    threading.Thread(target=made.keep_log, daemon=True).start()
-    return made
+    with Path(setup["log"]).open("w", encoding="utf-8") as log:
+        return subprocess.Popen(
+            [*link.command_prefix(setup["rank"]), *rank],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            encoding="utf-8",
+            env=environment,
+            cwd=ROOT,
+            start_new_session=True,  # Ctrl-C reaches only the command, which then ends the ranks
+        )
 
 
 class Ranks:
-    """The rank processes, as a context manager that ends them on exit.
+    """The rank processes, until they are closed.
 
     ``join(setup, say)`` of the module joins the other ranks and returns an object whose methods are
     the commands. ``say(event, **fields)`` sends an event; what a command returns is one, too. After
@@ -99,7 +75,8 @@ class Ranks:
         self._folder = tempfile.TemporaryDirectory(
             prefix="gradwire-bench-", ignore_cleanup_errors=True
         )
-        self._started: list[Started] = []
+        self._logs = [Path(self._folder.name, f"log-{rank}") for rank in range(ranks)]
+        self._processes: list[subprocess.Popen[str]] = []
         common = {
             **options,
             "module": module,
@@ -110,18 +87,17 @@ class Ranks:
             "threads": threads,
         }
         try:
-            for rank in range(ranks):
-                setup = {"rank": rank, "address": link.address(rank), **common}
-                self._started.append(start(link, setup))
+            for rank, log in enumerate(self._logs):
+                setup = {"rank": rank, "address": link.address(rank), "log": str(log), **common}
+                self._processes.append(start(link, setup))
         except BaseException:
             self.close()
             raise
-        for rank, started in enumerate(self._started):
-            threading.Thread(target=self._read_events, args=(rank, started), daemon=True).start()
+        for rank, process in enumerate(self._processes):
+            threading.Thread(target=self._read, args=(rank, process.stdout), daemon=True).start()
 
-    def _read_events(self, rank: int, started: Started) -> None:
-        assert started.process.stdout is not None
-        for line in started.process.stdout:
+    def _read(self, rank: int, lines: IO[str]) -> None:
+        for line in lines:
             self._events.put((rank, json.loads(line)))
         self._events.put((rank, None))
 
@@ -142,10 +118,9 @@ class Ranks:
 
         ``do`` names the command. ``tell`` gets the events that come before the answers.
         """
-        for rank, started in enumerate(self._started):
+        for rank, process in enumerate(self._processes):
             try:
-                started.commands.write(json.dumps(command) + "\n")
-                started.commands.flush()
+                print(json.dumps(command), file=process.stdin, flush=True)
             except BrokenPipeError:
                 raise self._gone(rank) from None
         return self._gather("answer", tell)
@@ -159,7 +134,7 @@ class Ranks:
         for it in a collective until that times out.
         """
         found: dict[int, Any] = {}
-        while len(found) < len(self._started):
+        while len(found) < len(self._processes):
             try:
                 rank, event = self._events.get(timeout=self._silence)
             except queue.Empty:
@@ -177,34 +152,23 @@ class Ranks:
         return [found[rank] for rank in range(len(found))]
 
     def _gone(self, rank: int) -> RankError:
-        status = self._started[rank].process.wait()
-        log = "\n".join(self._started[rank].log)
+        status = self._processes[rank].wait()
+        last = "\n".join(self._logs[rank].read_text("utf-8").splitlines()[-40:])
         return RankError(
-            f"rank {rank} ended with status {status}; its last output:\n{log or '(nothing)'}"
+            f"rank {rank} ended with status {status}; its last output:\n{last or '(nothing)'}"
         )
 
     def close(self) -> None:
-        for started in self._started:
+        for process in self._processes:
             with contextlib.suppress(BrokenPipeError):
-                started.commands.close()
-        for started in self._started:
+                process.stdin.close()  # type: ignore[union-attr]  # a pipe
+        for process in self._processes:
             try:
-                started.process.wait(timeout=5)
+                process.wait(timeout=5)
             except subprocess.TimeoutExpired:
-                started.process.kill()
-                started.process.wait()
+                process.kill()
+                process.wait()
         self._folder.cleanup()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 @contextlib.contextmanager
@@ -216,9 +180,10 @@ def joined(
     Beside them comes why the link cannot be shaped: the ranks then use the loopback device.
     """
     link, why_not = open_link(ranks)
-    with link:
+    with contextlib.closing(link):
         if link.shaped:
             link.set_rate(UNSHAPED)
-        with Ranks(link, ranks, module, silence=silence, **options) as processes:
-            processes.ready()
-            yield processes, why_not
+        made = Ranks(link, ranks, module, silence=silence, **options)
+        with contextlib.closing(made):
+            made.ready()
+            yield made, why_not

@@ -45,7 +45,6 @@ class Recipe:
 
 
 def scheduled(optimizer: torch.optim.Optimizer, steps: int) -> LRScheduler:
-    """Return the schedule of the learning rate: warm-up, then cosine decay."""
     return LambdaLR(optimizer, lambda step: share_of_rate(step, steps))
 
 
@@ -91,7 +90,6 @@ def family(optimizer: str) -> str:
 
 @cache
 def measured_rates() -> dict[str, Any]:
-    """Return the measured table."""
     return dict(json.loads(FILE.read_text("utf-8")))
 
 
@@ -129,15 +127,13 @@ def rate_for(task: str, method: str, codec: Codec | None, optimizer: str) -> Rat
         return Rate(USUAL[family(optimizer)], "not measured")
 
     def unlike(entry: dict[str, Any]) -> tuple[bool, ...]:
-        other = current(entry["codec"])
-        return _optimizer_of(entry) != optimizer, entry["method"] != method, other != config
+        # Optimizers that applied what codecs compute were gradwire's.
+        other = (
+            entry["optimizer"].removeprefix("gradwire "),
+            entry["method"],
+            current(entry["codec"]),
+        )
+        return tuple(x != y for x, y in zip(other, (optimizer, method, config), strict=True))
 
     best = min(known, key=unlike)
-    found = best["method"], current(best["codec"]), _optimizer_of(best)
-    own = found == (method, config, optimizer)
-    return Rate(best["learning_rate"], "" if own else f"that of {best['call']}")
-
-
-def _optimizer_of(entry: dict[str, Any]) -> str:
-    """Return the optimizer of an entry. Those that applied what codecs compute were gradwire's."""
-    return str(entry["optimizer"]).removeprefix("gradwire ")
+    return Rate(best["learning_rate"], f"that of {best['call']}" if any(unlike(best)) else "")

@@ -1,6 +1,7 @@
 """What was measured: records with everything that determines them, and where they were made."""
 
 import json
+import os
 import platform
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -9,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import gradwire
-from benches.harness import machine
 from benches.harness.pages import ROOT
 from gradwire import _files
 
@@ -39,7 +39,6 @@ class Store:
                     continue
 
     def add(self, record: Record) -> None:
-        """Append a record."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", encoding="utf-8") as file:
             file.write(f"{'' if self._ended else chr(10)}{json.dumps(record)}\n")
@@ -65,7 +64,6 @@ def text(value: Any) -> str:
 
 
 def read(path: Path) -> Any:
-    """Read a run."""
     return json.loads(path.read_text("utf-8"))
 
 
@@ -80,23 +78,47 @@ def versions(*packages: str) -> dict[str, str]:
     return {"python": platform.python_version(), **{name: version(name) for name in packages}}
 
 
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def threads_per_rank(ranks: int) -> int:
+    """Return a rank's share of the cores, at most 4: more threads would wait for each other."""
+    return min(4, max(1, cores() // ranks))
+
+
+def machine() -> dict[str, Any]:
+    """Return the system, architecture, cores, processor and memory, without the host name."""
+    facts: dict[str, Any] = {
+        "system": platform.platform(),
+        "architecture": platform.machine(),
+        "cores": cores(),
+    }
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        facts["processor"] = next(
+            line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
+        )
+        facts["memory_bytes"] = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, StopIteration, ValueError):
+        facts.setdefault("processor", platform.processor())
+    return facts
+
+
 def circumstances() -> dict[str, Any]:
-    """Return day, machine and versions, as they are now."""
     import torch
 
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": {**machine.machine(), "simd": gradwire.simd_level()},
+        "machine": {**machine(), "simd": gradwire.simd_level()},
         "versions": {**versions(), "torch": torch.__version__},
     }
 
 
 def where(found: Mapping[str, Any]) -> str:
-    """Return a machine in words."""
     level = f", SIMD level {found['simd']}" if "simd" in found else ""
     return f"{found.get('processor', found.get('architecture'))}, {found['cores']} cores{level}"
 
 
 def listed(found: Mapping[str, str]) -> str:
-    """Return versions in words."""
     return ", ".join(f"{name} {each}" for name, each in found.items())

@@ -2,8 +2,13 @@
 
 import io
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import matplotlib
+from matplotlib import pyplot as plt
 
 from gradwire import _files
 
@@ -27,13 +32,36 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def save(figure: Any, path: Path, **options: Any) -> None:
-    """Write a matplotlib figure, completely or not at all."""
-    kind, drawn = path.suffix.removeprefix(".").lower(), io.BytesIO()
-    svg = kind == "svg"
-    figure.savefig(drawn, format=kind, metadata={"Date": None} if svg else None, **options)
-    data = drawn.getvalue()
-    _files.write(path, _themed(data.decode()) if svg else data)
+@contextmanager
+def panels(
+    path: Path,
+    rows: int,
+    columns: int,
+    size: tuple[float, float],
+    *,
+    dpi: int = 100,
+    **options: Any,
+) -> Iterator[tuple[Any, Any]]:
+    """Yield a figure of this size in inches and its panels; then write it, or nothing at all."""
+    matplotlib.use("Agg")
+    with plt.rc_context(STYLE):
+        figure, found = plt.subplots(
+            rows, columns, figsize=size, squeeze=False, layout="constrained", **options
+        )
+        yield figure, found
+        kind, drawn = path.suffix.removeprefix(".").lower(), io.BytesIO()
+        svg = kind == "svg"
+        figure.savefig(drawn, format=kind, dpi=dpi, metadata={"Date": None} if svg else None)
+        data = drawn.getvalue()
+        _files.write(path, _themed(data.decode()) if svg else data)
+        plt.close(figure)
+
+
+def bare(axes: Any) -> None:
+    """Leave a grid behind the points, and two of the four sides."""
+    axes.grid(visible=True, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _themed(svg: str) -> str:

@@ -16,30 +16,24 @@ from typing import Any
 
 from benches.accuracy.tasks import fashion_data
 from benches.harness import results
-from benches.harness.command import conduct, progress
+from benches.harness.command import command_line, conduct, progress
 from benches.harness.processes import Ranks, joined
 from benches.harness.results import Store
 
 from . import show
-from .plan import DENSE, LARGE, SECTIONS, Cell, Plan, contestants
+from .plan import DENSE, SECTIONS, Cell, Plan, contestants
 from .reading import cell_key, timed_cells
 from .show import Findings
 
 RESULTS = results.FOLDER / "study.jsonl"
 PLENTY = 4.0
 """Seconds after which a contestant that has had two turns takes no more."""
-MEMORY = 5e9
-"""Bytes for each rank, with all contestants of the large model."""
 
 Listed = list[tuple[str, str, float | None]]
 
 
 def arguments(given: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="make study ARGS=...",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line("make study ARGS=...", __doc__)
     # fmt: off
     parser.add_argument("--only", nargs="+", choices=SECTIONS, metavar="MODEL",
                         help=f"of {', '.join(SECTIONS)}")
@@ -74,7 +68,6 @@ def main(given: list[str] | None = None) -> int:
 
 
 def run(plan: Plan, kept: Store, chosen: argparse.Namespace) -> int:
-    """Make what is missing, and write what it shows."""
     if "fashion" in plan.sections and not chosen.show:
         fashion_data.folder(chosen.data)  # before anything else: it may have to be fetched
     try:
@@ -102,9 +95,6 @@ def time_steps(plan: Plan, kept: Store, data: Path | None) -> None:
                 if why_not is not None and cell.link is not None:
                     continue
                 if cell.section != loaded:
-                    if too_large(cell):
-                        print(f"{cell}: not timed, there is not enough free memory", flush=True)
-                        continue
                     ranks.shape(None)
                     listed, folder = contestants(cell.section), data and str(data)
                     ranks.ask(do="load", section=cell.section, contestants=listed, data=folder)
@@ -161,12 +151,6 @@ def done(
         return True
     rivals = [seconds[other][0] for other, same, _ in listed if same == method]
     return seconds[name][0] > min(rivals)
-
-
-def too_large(cell: Cell) -> bool:
-    """Tell whether the models of a cell do not fit into free memory."""
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return cell.section == LARGE and free < MEMORY * cell.ranks
 
 
 if __name__ == "__main__":

@@ -1,25 +1,23 @@
 """Steps with ``attach(model, "auto")`` beside those with every setting that is chosen by hand.
 
-    python -m benches.study.auto [--ranks N] [--rates ...] [--out FILE] [--show FILE] [--into FILE]
+    python -m benches.study.auto FILE [--into FILE]
 
-Processes in network namespaces train a network of 8.4 M parameters with AdamW over links of known
-speed, as root or where user namespaces are allowed. On each link ``auto`` begins anew, its first
-steps are timed, and it goes on for half a minute, in which it compares once more what was close,
-before all take turns: its clock runs from step to step. About ten minutes.
+Two processes in network namespaces train a network of 8.4 M parameters with AdamW over links of
+known speed, as root or where user namespaces are allowed. On each link ``auto`` begins anew, its
+first steps are timed, and it goes on for half a minute, in which it compares once more what was
+close, before all take turns: its clock runs from step to step. About ten minutes.
 """
 
-import argparse
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from benches.harness import pages, results
-from benches.harness.command import conduct
+from benches.harness.command import command_line, conduct
 from benches.harness.processes import joined
-from gradwire.cli.plan import rate
 
 from .plan import BF16, FP32
 from .rank import AUTO
@@ -27,7 +25,8 @@ from .show import link_name
 
 METHODS = (FP32, BF16, "adam(0.1)", "adam(0.05)", "adam(0.02)", "adam(0.01)", AUTO)
 BUCKET_MB = 8.0
-RATES = "100mbit,1gbit,10gbit,unshaped"
+RANKS, ROUNDS = 2, 12
+LINKS = 100_000_000, 1_000_000_000, 10_000_000_000, None
 BLOCK = "auto and all others"
 MOST = 600  # steps that auto may take to settle
 LATER, AFTER = 400, 30.0  # steps and seconds, at most, that it goes on for afterwards
@@ -36,13 +35,13 @@ MOST_STEPS, LIMIT = 12, 3.0  # steps and seconds of a turn
 Ask = Callable[..., list[dict[str, Any]]]
 
 
-def measure(ranks: int, links: Sequence[int | None], rounds: int) -> dict[str, Any]:
+def measure() -> dict[str, Any]:
     """Measure all steps on links of these rates."""
     outcomes = []
-    with joined(ranks, "benches.study.rank") as (processes, why_not):
+    with joined(RANKS, "benches.study.rank") as (processes, why_not):
         if why_not is not None:
             raise SystemExit(f"no shaped link: {why_not}")
-        for link in links:
+        for link in LINKS:
             print(link_name(link), file=sys.stderr, flush=True)
             load = os.getloadavg()
             processes.shape(None)  # while DDP compares the models
@@ -53,10 +52,10 @@ def measure(ranks: int, links: Sequence[int | None], rounds: int) -> dict[str, A
             later: list[float] = []
             while sum(later) < AFTER and len(later) < LATER:
                 later += slowest(processes.ask(do="steps", contestant=AUTO, count=4))
-            turns = take_turns(processes.ask, rounds)
+            turns = take_turns(processes.ask)
             found = {"rate": link, "load": load, "start": start, "settled": settled}
             outcomes.append({**found, "after": later, **turns})
-    return {**results.circumstances(), "ranks": ranks, "outcomes": outcomes}
+    return {**results.circumstances(), "ranks": RANKS, "outcomes": outcomes}
 
 
 def settle(ask: Ask) -> tuple[list[float], bool]:
@@ -70,7 +69,7 @@ def settle(ask: Ask) -> tuple[list[float], bool]:
     return start, False
 
 
-def take_turns(ask: Ask, rounds: int) -> dict[str, Any]:
+def take_turns(ask: Ask) -> dict[str, Any]:
     """Have all methods take turns; of each, the first step does not count."""
     seconds: dict[str, list[list[float]]] = {method: [] for method in METHODS}
     counts: dict[str, int] = {}
@@ -78,7 +77,7 @@ def take_turns(ask: Ask, rounds: int) -> dict[str, Any]:
         taken = slowest(ask(do="steps", contestant=method, count=3))[-1]
         counts[method] = max(3, min(MOST_STEPS, round(LIMIT / taken)))
     decision = ""
-    for turn in range(rounds):
+    for turn in range(ROUNDS):
         at = turn % len(METHODS)
         for method in (*METHODS[at:], *METHODS[:at]):
             answers = ask(do="steps", contestant=method, count=counts[method])
@@ -122,26 +121,18 @@ def _cells(outcome: Mapping[str, Any]) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--ranks", type=int, default=2, choices=(2, 3, 4))
-    parser.add_argument("--rates", default=RATES, help="default: %(default)s")
-    parser.add_argument("--rounds", type=int, default=12, help="default: %(default)s")
-    parser.add_argument("--out", type=Path, help="keep what was measured")
-    parser.add_argument("--show", type=Path, metavar="FILE", help="what --out kept")
+    parser = command_line("benches.study.auto", __doc__)
+    parser.add_argument("file", type=Path, help="what is measured, and shown if it is there")
     parser.add_argument("--into", type=Path, help="a page that has the block")
     chosen = parser.parse_args()
-    links = [None if each == "unshaped" else rate(each) for each in chosen.rates.split(",")]
 
     def run() -> int:
-        read = chosen.show and results.read(chosen.show)
-        measured = read or measure(chosen.ranks, links, chosen.rounds)
-        if chosen.out is not None:
-            results.write(measured, chosen.out)
-        print(table(measured))
+        if not chosen.file.exists():
+            results.write(measure(), chosen.file)
+        text = table(results.read(chosen.file))
+        print(text)
         if chosen.into is not None:
-            pages.replace(chosen.into, BLOCK, table(measured))
+            pages.replace(chosen.into, BLOCK, text)
         return 0
 
     return conduct("benches.study.auto", run)

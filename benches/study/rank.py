@@ -95,8 +95,6 @@ def shares(task: Any, rank: int, ranks: int) -> Iterator[tuple[Tensor, ...]]:
 
 
 class Loop:
-    """A model that trains with one method."""
-
     def __init__(
         self, module: nn.Module, method: str, bucket: float | None, **options: Any
     ) -> None:
@@ -127,8 +125,6 @@ class Loop:
 
 
 class Commands:
-    """What the parent can ask for."""
-
     def __init__(self, rank: int, ranks: int) -> None:
         self._rank, self._ranks = rank, ranks
         self._loops: dict[str, Loop] = {}

@@ -6,22 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-from matplotlib import pyplot as plt
 from matplotlib.patches import Patch, Rectangle
 
 from benches.harness import pages, results
 from benches.harness.results import Record, Store
-from benches.harness.theme import STYLE, save
+from benches.harness.theme import panels
 from gradwire.cli.plan import format_rate
 
-from . import curves
-from .curves import Curves
 from .plan import BF16, FP32, LARGE, SECTIONS, TORCH_POWER, Cell, Plan
-from .reading import Outcome, Verdict, outcomes, timed_cells
+from .reading import Curves, Outcome, Verdict, every, outcomes, timed_cells
 
 PAGE, README = pages.ROOT / "docs" / "study.md", pages.ROOT / "README.md"
 FIGURE = "study.svg"
@@ -44,8 +37,6 @@ COLORS = {
 
 @dataclass(frozen=True)
 class Findings:
-    """All that is known of a plan."""
-
     plan: Plan
     store: Store
     cells: Mapping[Cell, Record]
@@ -54,7 +45,7 @@ class Findings:
 
     @classmethod
     def of(cls, plan: Plan, store: Store) -> "Findings":
-        cells, made = timed_cells(plan, store), curves.every(store)
+        cells, made = timed_cells(plan, store), every(store)
         return cls(plan, store, cells, made, outcomes(plan, cells, made))
 
     @property
@@ -70,25 +61,20 @@ class Findings:
     def of_cells(self, name: str) -> list[Any]:
         """Return what cells have of a name, in order: sections, links or ranks."""
         found = {getattr(cell, name) for cell in self.found}
-        return sorted(found, key=list(SECTIONS).index if name == "section" else _last_none)
-
-
-def _last_none(value: int | None) -> float:
-    return float("inf") if value is None else value
+        if name == "section":
+            return sorted(found, key=list(SECTIONS).index)
+        return sorted(found, key=lambda value: (value is None, value))
 
 
 def link_name(link: int | None) -> str:
-    """Return a link for reading."""
     return "unshaped" if link is None else format_rate(link)
 
 
 def short(method: str) -> str:
-    """Return a method's name for a cell of the map."""
     return method.removesuffix(", warm-up").replace(TORCH_POWER, "torch PowerSGD")
 
 
 def factor(gain: float) -> str:
-    """Return how many times as fast, for reading."""
     if gain == 0:
         return "not reached"
     return f"{gain:.0f} x" if gain >= 9.95 else f"{gain:.1f} x" if gain >= 1.1 else f"{gain:.2f} x"
@@ -116,7 +102,6 @@ def in_words(outcome: Outcome) -> str:
 
 
 def scope(findings: Findings) -> str:
-    """Return which links, ranks, seeds and turns are shown."""
     plan, links = findings.plan, _listed(map(link_name, findings.of_cells("link")))
     ranks = _listed(map(str, findings.of_cells("ranks")))
     text = f"Each method is timed up to {plan.turns} times on each link ({links}) with {ranks} "
@@ -134,7 +119,6 @@ def _listed(texts: Any) -> str:
 
 
 def summary(findings: Findings, link: str) -> str:
-    """Return how often compression wins, and where the figures are."""
     counts = Counter(each.verdict for each in findings.found.values())
     cases, won, noise = len(findings.found), counts[Verdict.FASTER], counts[Verdict.NOISE]
     note = f" ({findings.note})" if findings.note else ""
@@ -145,7 +129,6 @@ def summary(findings: Findings, link: str) -> str:
 
 
 def source(findings: Findings) -> str:
-    """Return when and where the times were taken."""
     records = findings.cells.values()
     dates = sorted({each["date"][:10] for each in records})
     where = "; ".join(dict.fromkeys(results.where(each["machine"]) for each in records))
@@ -154,7 +137,6 @@ def source(findings: Findings) -> str:
 
 
 def readme(findings: Findings) -> str:
-    """Return the README's block."""
     trained = [SECTIONS[name].title for name in findings.of_cells("section") if name != LARGE]
     parts = ["by steps per second for the 25 M-parameter model"] * (
         LARGE in findings.of_cells("section")
@@ -169,7 +151,6 @@ def readme(findings: Findings) -> str:
 
 
 def page(findings: Findings, path: str) -> str:
-    """Return the block of the page."""
     parts = [
         f"![Fastest method by link and number of ranks]({FIGURE})",
         winners(findings),
@@ -203,11 +184,8 @@ def draw(findings: Findings, path: Path) -> None:
     """Save the map: a panel for each model, a cell for each link and number of ranks."""
     named, links, ranks = (findings.of_cells(name) for name in ("section", "link", "ranks"))
     height = 0.46 * len(named) * (len(ranks) + 0.9) + 0.7
-    with plt.rc_context(STYLE):
-        figure, panels = plt.subplots(
-            len(named), 1, figsize=(9.0, height), squeeze=False, layout="constrained"
-        )
-        for axes, section in zip(panels.flat, named, strict=True):
+    with panels(path, len(named), 1, (9.0, height)) as (figure, found):
+        for axes, section in zip(found.flat, named, strict=True):
             axes.set_xlim(0, len(links))
             axes.set_ylim(0, len(ranks))
             axes.set_xticks([at + 0.5 for at in range(len(links))], map(link_name, links))
@@ -224,8 +202,6 @@ def draw(findings: Findings, path: Path) -> None:
         handles += [Patch(label=Verdict.NOISE.value, **NOISE)] * (None in won)
         where: dict[str, Any] = {"loc": "outside upper center", "title": findings.note or None}
         figure.legend(handles=handles, ncols=4, frameon=False, **where)
-        save(figure, path)
-        plt.close(figure)
 
 
 def _cell(axes: Any, column: int, line: int, outcome: Outcome) -> None:

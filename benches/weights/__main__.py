@@ -1,13 +1,12 @@
 """Weights and checkpoints in fewer bits: what they take, and what they keep.
 
 ``weights`` packs three models by the nearest codes with every fit and three blocks, and times rows
-through packed layers, packing and files, beside what torch has and what is installed of torchao,
-bitsandbytes, optimum-quanto and gguf. ``quantize`` packs five models by calibration and budgets.
-``checkpoints`` saves checkpoints without loss and as differences, and makes patches between versions,
-beside zstd and zipnn. Models are trained once and kept. About an hour on two cores; with --quick ten minutes.
+through packed layers, packing and files. ``quantize`` packs five models by calibration and budgets.
+``checkpoints`` saves checkpoints without loss and as differences, and makes patches between
+versions, beside zstd and zipnn. Models are trained once and kept. About an hour on two cores; with
+--quick ten minutes.
 """
 
-import argparse
 import multiprocessing
 import os
 import sys
@@ -17,8 +16,7 @@ from typing import Any
 
 from benches.accuracy.tasks import fashion_data
 from benches.harness import results
-from benches.harness.command import conduct, progress
-from benches.harness.machine import cores
+from benches.harness.command import command_line, conduct, progress
 
 from . import deltas, files, kernel, losses, models, show
 from .models import GRU, MIXTURE, TEXT, WIDE, Model
@@ -27,16 +25,12 @@ PARTS = (*losses.KINDS, "checkpoints")
 
 
 def arguments(given: list[str] | None) -> Namespace:
-    parser = argparse.ArgumentParser(
-        prog="make weights ARGS=...",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line("make weights ARGS=...", __doc__)
     # fmt: off
     parser.add_argument("--quick", action="store_true", help="one model, and less of everything")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART",
                         help=f"of {', '.join(PARTS)}")
-    parser.add_argument("--jobs", type=int, default=cores(),
+    parser.add_argument("--jobs", type=int, default=results.cores(),
                         help="processes of one thread each (default: cores)")
     parser.add_argument("--data", type=Path, metavar="DIR",
                         help="folder with the four files of Fashion-MNIST")
@@ -86,7 +80,6 @@ def packed(part: str, chosen: Namespace) -> list[dict[str, Any]]:
 
 
 def make(chosen: Namespace) -> int:
-    """Measure what is asked for, and write what it shows."""
     chosen.out.mkdir(parents=True, exist_ok=True)
     for part in chosen.only:
         document = measure(part, chosen)

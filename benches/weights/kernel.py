@@ -130,7 +130,6 @@ def _packing(matrix: Tensor, tick: Tick) -> list[Found]:
 
 
 def table(found: Mapping[str, Any]) -> str:
-    """Return the tables of all times."""
     counts = sorted({row["x"] for row in found["rows"]})
     names = list(dict.fromkeys(row["name"] for row in found["rows"]))
     at = {(row["name"], row["x"]): row["seconds"] for row in found["rows"]}

@@ -124,7 +124,6 @@ KINDS: dict[str, type[Nearest] | type[Calibrated]] = {"weights": Nearest, "quant
 
 
 def calibrated() -> Iterator[Calibrated]:
-    """Yield all methods at all bits."""
     yield PLAIN
     for name, method in METHODS.items():
         for bits in MEANS if method.allot else BITS:
@@ -134,7 +133,6 @@ def calibrated() -> Iterator[Calibrated]:
 
 
 def settings(part: str, *, quick: bool) -> Iterable[Setting]:
-    """Return how every model of a part is packed."""
     if part == "quantize":
         return calibrated()
     return dict.fromkeys([FLOAT, *USUAL, *(() if quick else (*GRID, *NESTED, *MULTIPLIED))])
@@ -148,19 +146,16 @@ def begin() -> None:
 
 
 def train(model: Model, data: Path | None) -> None:
-    """Train a model that is not kept."""
     bench(model, data)
 
 
 @functools.cache
 def bench(model: Model, data: Path | None) -> "Bench":
-    """Return a model with its data, which every process reads once."""
     task = models.task_of(model.name, data)
     return Bench(task, models.trained(model, task, models.FOLDER))
 
 
 def row(order: tuple[Model, Setting, Path | None]) -> dict[str, Any]:
-    """Return what is recorded of a model at a setting."""
     model, setting, data = order
     about = {"model": model.name, "title": model.title, "setting": asdict(setting)}
     return {**about, **bench(model, data)(setting)}

@@ -16,12 +16,11 @@ from torch.nn import functional
 from benches.accuracy.pool import make_task
 from benches.accuracy.run import Task
 from benches.accuracy.tasks import fashion_data
-from benches.accuracy.tasks.text import Text
+from benches.accuracy.tasks.text import ALPHABET, Text, TextNet
 from benches.harness import results
-from benches.harness.digits import Digits
 from benches.harness.pages import ROOT
 from benches.harness.recipes import recipe_for, scheduled
-from benches.harness.text import ALPHABET, TextNet
+from benches.harness.tasks import Digits
 
 FOLDER = ROOT / ".cache" / "weights"
 SEED = 0
@@ -129,7 +128,6 @@ OWN: dict[str, Callable[[], Task]] = {
 
 
 def task_of(name: str, data: Path | None) -> Task:
-    """Return the task of a model."""
     task: Task = OWN[name]() if name in OWN else make_task(name, data)
     return task
 
@@ -153,7 +151,6 @@ def _settings(model: Model) -> dict[str, Any]:
 
 
 def train(model: Model, task: Task) -> nn.Module:
-    """Train from scratch."""
     net = task.model(SEED)
     optimizer = recipe_for("adamw", None).optimizer(net.parameters(), model.learning_rate)
     schedule = scheduled(optimizer, model.steps)

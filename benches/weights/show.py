@@ -5,14 +5,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-
-from matplotlib import pyplot as plt
-
 from benches.harness import pages, results
-from benches.harness.theme import STYLE, save
+from benches.harness.theme import bare, panels
 
 from . import deltas, files, kernel, losses
 from .losses import BUDGET, FLOAT, PLAIN, RANGE, SEQUENTIAL, USUAL, ZERO, Calibrated, Nearest
@@ -70,7 +64,6 @@ def by_model(document: Document, kind: Callable[..., losses.Setting]) -> dict[st
 
 
 def bits_per_weight(row: Row) -> float:
-    """Return the bits of a packed entry, with everything that is stored beside it."""
     return 8 * float(row["packed_bytes"]) / float(row["entries"])
 
 
@@ -99,7 +92,6 @@ def usual(document: Document) -> str:
 
 
 def targets(document: Document) -> Iterator[str]:
-    """Yield a line for each target of losses."""
     for place, (name, found) in enumerate(by_model(document, Nearest).items()):
         for each in USUAL if place == 0 else ():
             if each in found and each.bits in LOSS_ALLOWED:
@@ -149,22 +141,15 @@ def _cell(name: str, found: Sequence[Row]) -> str:
 def draw(document: Document, part: str, path: Path) -> None:
     """Save the picture of a part: loss against bytes or bits, a panel for each model."""
     models = by_model(document, losses.KINDS[part])
-    with plt.rc_context(STYLE):
-        figure, panels = plt.subplots(
-            1, len(models), figsize=(4.3 * len(models), 4.0), squeeze=False, layout="constrained"
-        )
-        for axes, rows in zip(panels.flat, models.values(), strict=True):
+    with panels(path, 1, len(models), (4.3 * len(models), 4.0)) as (figure, found):
+        for axes, rows in zip(found.flat, models.values(), strict=True):
             (_nearest if part == "weights" else _calibrated)(axes, rows)
             axes.set_title(rows[losses.KINDS[part]()]["title"], fontweight="bold", fontsize=11)
             axes.set_ylabel("held-out loss")
-            axes.grid(visible=True, linewidth=0.8)
-            axes.set_axisbelow(True)
-            axes.spines[["top", "right"]].set_visible(False)
-        handles, labels = panels.flat[0].get_legend_handles_labels()
+            bare(axes)
+        handles, labels = found.flat[0].get_legend_handles_labels()
         where: dict[str, Any] = {"loc": "outside upper center", "ncols": min(5, len(labels))}
         figure.legend(handles, labels, frameon=False, **where)
-        save(figure, path)
-        plt.close(figure)
 
 
 def _limit(axes: Any, plain: float, more: float) -> float:
@@ -205,7 +190,6 @@ def _calibrated(axes: Any, rows: Rows) -> None:
 
 
 def blocks(document: Document, part: str) -> dict[tuple[Path, str], str]:
-    """Return the blocks that a part has, by page and name."""
     where = results.where(document["machine"])
     source = f"From `make weights` ({where}; {results.listed(document['versions'])}; "
     source += f"{document['date'][:10]})."

@@ -62,7 +62,7 @@ __all__ = [
     "simd_level",
     "sparsify",
     *errors.__all__,
-    *(each.name for each in presets.OWN),
+    *(preset.name for preset in presets.OWN),
 ]
 
 _MODULES = ("cost", "delta", "numerics", "torch", "weights")

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire import _native, _plugins, _validate
+from gradwire._validate import require
 from gradwire.errors import CorruptFrameError, PluginError, UnsupportedFrameError
 from gradwire.extension import Quantizer, Sparsifier
 from gradwire.state import on_host
@@ -34,11 +35,10 @@ class SelectingCodec:
         self._sparsify = sparsify
 
     def encode(
-        self, x: NDArray[Any], state: Any, max_nbytes: int | None, bfloat16: bool, kept: list[Any]
+        self, x: NDArray[Any], state: Any, max_nbytes: int | None, bfloat16: bool, undo: list[Any]
     ) -> _native.Frame:
-        """Encode like the compiled codec."""
         positions = self.positions(x, state, bfloat16)
-        return self._codec.encode_at(x, state, positions, max_nbytes, bfloat16, True, kept)
+        return self._codec.encode_at(x, state, positions, max_nbytes, bfloat16, True, undo)
 
     def encode_into(
         self,
@@ -47,43 +47,37 @@ class SelectingCodec:
         out: Any,
         max_nbytes: int | None,
         bfloat16: bool,
-        kept: list[Any],
+        undo: list[Any],
     ) -> int:
-        """Encode into a buffer like the compiled codec."""
         positions = self.positions(x, state, bfloat16)
         return self._codec.encode_at_into(
-            x, state, positions, out, max_nbytes, bfloat16, True, kept
+            x, state, positions, out, max_nbytes, bfloat16, True, undo
         )
 
     def max_encoded_len(self, numel: int) -> int:
-        """Return the size in bytes that no frame exceeds."""
         count = self._sparsify.max_count(numel)
         return self._codec.max_encoded_len(numel, min(max(count, 0), numel))
 
     def positions(self, x: NDArray[Any], state: Any, bfloat16: bool = False) -> NDArray[np.uint32]:
-        """Return the positions that the sparsifier selects, after checking them."""
         values = self._codec.preview(x, on_host(state), bfloat16)
         values.flags.writeable = False
         step, name = (0, None) if state is None else (state.step, state.name)
         key = _seed(f"{step} {name or ''}", b"")  # the same on every rank
-        chosen = np.asarray(self._sparsify.select(values, step=step, key=key))
-        what = f"{type(self._sparsify).__name__}.select"
-        if chosen.ndim != 1 or (chosen.size and chosen.dtype.kind not in "iu"):
-            raise TypeError(
-                f"{what} must return integers of shape (count,), got {chosen.dtype} of shape "
-                f"{chosen.shape}"
-            )
-        if chosen.size and not (chosen.min() >= 0 and chosen.max() < values.size):
-            raise ValueError(
-                f"{what} must return positions in 0..{values.size - 1}, got "
-                f"{chosen.min()}..{chosen.max()}"
-            )
+        positions = np.asarray(self._sparsify.select(values, step=step, key=key))
+        what, count = f"{type(self._sparsify).__name__}.select", positions.size
+        require(
+            positions.ndim == 1 and (not count or positions.dtype.kind in "iu"),
+            "{} must return integers of shape (count,), got {} of shape {}",
+            *(what, positions.dtype, positions.shape),
+            kind=TypeError,
+        )
+        low, high = (positions.min(), positions.max()) if count else (0, -1)
+        message = "{} must return positions in 0..{}, got {}..{}"
+        require(low >= 0 and high < values.size, message, what, values.size - 1, low, high)
         most = self._sparsify.max_count(values.size)
-        if chosen.size > most:
-            raise ValueError(
-                f"{what} must return at most max_count = {most} positions, got {chosen.size}"
-            )
-        return np.ascontiguousarray(chosen, np.uint32)
+        message = "{} must return at most max_count = {} positions, got {}"
+        require(count <= most, message, what, most, count)
+        return np.ascontiguousarray(positions, np.uint32)
 
 
 class Values:
@@ -98,7 +92,6 @@ class Values:
     def encode(
         self, values: NDArray[np.float32], step: int, name: str | None, stream: int
     ) -> tuple[bytes, NDArray[np.float32]]:
-        """Return the code of the values, and the values that a receiver decodes."""
         values.flags.writeable = False
         # Different on every rank, whose states have other streams.
         key = _seed(f"{stream} {step} {name or ''}", b"rounding")
@@ -115,11 +108,13 @@ class Values:
         except TypeError:
             raise _Unusable(f"must return bytes, got {type(code).__name__}") from None
         most = -(-values.size * self.bits // 8) + 64
-        if not values.size <= 8 * len(data) <= 8 * most:
-            raise _Unusable(
-                f"must return 1 to {self.bits} bits per value, and 64 bytes: at most {most} bytes "
-                f"for {values.size} values, got {len(data)}"
-            )
+        require(
+            values.size <= 8 * len(data) <= 8 * most,
+            "must return 1 to {} bits per value, and 64 bytes: at most {} bytes for {} values, got "
+            "{}",
+            *(self.bits, most, values.size, len(data)),
+            kind=_Unusable,
+        )
         return data
 
 
@@ -165,10 +160,10 @@ def _values(cls: type[Quantizer], data: bytes, count: int) -> NDArray[np.float32
     values = cls.decode(data, count)
     if not isinstance(values, np.ndarray) or values.dtype != np.float32:
         name = type(values).__name__
-        got = f"{name} of {values.dtype}" if isinstance(values, np.ndarray) else name
-        raise _Unusable(f"must return an array of float32, got {got}", wrong_type=True)
-    if values.shape != (count,):
-        raise _Unusable(f"must return an array of shape ({count},), got {values.shape}")
-    if not np.isfinite(values).all():
-        raise _Unusable("must return finite values")
+        shown = f"{name} of {values.dtype}" if isinstance(values, np.ndarray) else name
+        raise _Unusable(f"must return an array of float32, got {shown}", wrong_type=True)
+    shape = values.shape
+    right, message = shape == (count,), "must return an array of shape ({},), got {}"
+    require(right, message, count, shape, kind=_Unusable)
+    require(np.isfinite(values).all(), "must return finite values", kind=_Unusable)
     return np.ascontiguousarray(values)

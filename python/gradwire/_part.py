@@ -1,18 +1,16 @@
 """The base class of all parts of a codec: configuration, repr, and the registry of each kind."""
 
 import dataclasses
-import functools
-import types
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_origin
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self, TypeVar
 
-from gradwire import _validate
+from gradwire._validate import Checked, refuse_type, require
 
 P = TypeVar("P", bound="Part")
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Part:
+class Part(Checked):
     """An immutable, comparable, hashable description of one part of a codec.
 
     A class that sets ``kind`` is registered under it when it is defined. It must then define
@@ -31,24 +29,15 @@ class Part:
         super().__init_subclass__(**options)
         if "kind" not in cls.__dict__:
             return
-        missing = [name for name in cls._STATED if not _states(cls, name)]
-        if missing:
-            raise TypeError(f"{cls.__qualname__} must set {', '.join(missing)}")
+        missing = ", ".join(name for name in cls._STATED if not _states(cls, name))
+        require(not missing, "{} must set {}", cls.__qualname__, missing, kind=TypeError)
         cls._register()
-
-    def __post_init__(self) -> None:
-        """Check all options by their types; a checked value may have another form."""
-        part: Any = type(self)
-        for name, (check, optional) in _checks(part).items():
-            value = getattr(self, name)
-            if not (optional and value is None):
-                self._set(name, check(name, value))
 
     @classmethod
     def _register(cls) -> None:
         other = cls.KINDS.setdefault(cls.kind, cls)
-        if other is not cls:
-            raise TypeError(f"{cls.__qualname__}.kind is {cls.kind!r}, as of {other.__qualname__}")
+        names = (cls.__qualname__, cls.kind, other.__qualname__)
+        require(other is cls, "{}.kind is {!r}, as of {}", *names, kind=TypeError)
 
     def get_config(self) -> dict[str, Any]:
         """Return ``{"kind": ..., field: value, ...}``: plain, JSON-able, for `from_config`."""
@@ -74,14 +63,12 @@ class Part:
         TypeError
             A value of the wrong type.
         """
-        options = dict(config)
+        options, name = dict(config), cls.__name__
         kind = options.pop("kind", None)
-        if kind != cls.kind:
-            raise ValueError(
-                f"{cls.__name__} has kind {cls.kind!r}, but the configuration has {kind!r}"
-            )
-        if unknown := options.keys() - set(option_names(cls)):
-            raise ValueError(f"{cls.__name__} has no option {', '.join(sorted(unknown))}")
+        message = "{} has kind {!r}, but the configuration has {!r}"
+        require(kind == cls.kind, message, name, cls.kind, kind)
+        unknown = ", ".join(sorted(options.keys() - set(option_names(cls))))
+        require(not unknown, "{} has no option {}", name, unknown)
         return cls(**options)
 
     def for_shape(self, shape: Sequence[int]) -> Self:
@@ -100,10 +87,6 @@ class Part:
             if field.init and (value := getattr(self, field.name)) != field.default
         ]
         return f"{public_name(type(self))}({', '.join(shown)})"
-
-    def _set(self, name: str, value: object) -> None:
-        # Normalizes a field while the frozen instance is still being built.
-        object.__setattr__(self, name, value)
 
 
 def _states(part: type[Part], name: str) -> bool:
@@ -128,41 +111,17 @@ def _is_own(part: type[Part]) -> bool:
     return part.__module__.partition(".")[0] == "gradwire"
 
 
-@functools.cache
-def _checks(part: type[Part]) -> dict[str, tuple[Callable[[str, object], object], bool]]:
-    """Return the check of each option whose type says what it must be, and whether None is one.
-
-    ``bool`` and ``Literal`` say it; other types have a `_validate.Check` in their metadata.
-    """
-    checks: dict[str, tuple[Callable[[str, object], object], bool]] = {}
-    for field in filter(lambda field: field.init, dataclasses.fields(part)):
-        hint: Any = field.type
-        union = isinstance(hint, types.UnionType) or get_origin(hint) is Union
-        optional = union and type(None) in get_args(hint)
-        for kind in get_args(hint) if union else (hint,):
-            if get_origin(kind) is Literal:
-                choose = functools.partial(_validate.choice, allowed=get_args(kind))
-                checks[field.name] = choose, optional
-            elif kind is bool:
-                checks[field.name] = _validate.boolean, optional
-            for check in getattr(kind, "__metadata__", ()):
-                if isinstance(check, _validate.Check):
-                    checks[field.name] = check, optional
-    return checks
-
-
 def option_names(part: type[Part]) -> list[str]:
-    """Return the names of a part's options, in order."""
     return [field.name for field in dataclasses.fields(part) if field.init]
 
 
 def part_from_config(argument: str, config: object, kinds: Mapping[str, type[Part]]) -> Part:
     """Build the part whose kind the configuration names; `kinds` has the candidates."""
     if not isinstance(config, dict):
-        raise TypeError(f"{argument} must be a dict, got {config!r} ({type(config).__name__})")
+        refuse_type(argument, "a dict", config)
     kind: Any = config.get("kind")
-    if kind not in kinds:
-        raise ValueError(f"{argument} has kind {kind!r}, expected one of {', '.join(kinds)}")
+    known = ", ".join(kinds)
+    require(kind in kinds, "{} has kind {!r}, expected one of {}", argument, kind, known)
     return kinds[kind].from_config(config)
 
 
@@ -176,6 +135,6 @@ def check_part(argument: str, value: object, base: type[Part]) -> None:
     if isinstance(value, base) and hasattr(value, "kind"):
         return
     names = ", ".join(cls.__name__ for cls in own_parts(base))
-    given = value.__name__ if isinstance(value, type) else repr(value)
+    shown = value.__name__ if isinstance(value, type) else repr(value)
     hint = "; call the class" if isinstance(value, type) and issubclass(value, base) else ""
-    raise TypeError(f"{argument} must be one of gradwire.{argument}.{{{names}}}, got {given}{hint}")
+    raise TypeError(f"{argument} must be one of gradwire.{argument}.{{{names}}}, got {shown}{hint}")

@@ -22,11 +22,11 @@ def entry_points(taken: frozenset[str]) -> "dict[str, EntryPoint]":
     """Return the installed entry points by name, without loading them; leave out taken names."""
     import importlib.metadata
 
-    found: dict[str, EntryPoint] = {}
+    entries: dict[str, EntryPoint] = {}
     every = importlib.metadata.entry_points(group=GROUP)
-    for entry in sorted(every, key=lambda each: (each.name, distribution(each))):
-        if entry.name in taken or entry.name in found:
-            holder = "gradwire" if entry.name in taken else distribution(found[entry.name])
+    for entry in sorted(every, key=lambda entry: (entry.name, distribution(entry))):
+        if entry.name in taken or entry.name in entries:
+            holder = "gradwire" if entry.name in taken else distribution(entries[entry.name])
             warnings.warn(
                 f"{distribution(entry)} and {holder} both have a preset {entry.name!r}; the one "
                 f"from {distribution(entry)} is ignored",
@@ -34,8 +34,8 @@ def entry_points(taken: frozenset[str]) -> "dict[str, EntryPoint]":
                 stacklevel=2,
             )
         else:
-            found[entry.name] = entry
-    return found
+            entries[entry.name] = entry
+    return entries
 
 
 def load(entry: "EntryPoint") -> object:

@@ -25,11 +25,11 @@ def check(rules: Iterable[str], names: Iterable[str], what: str = "parameter") -
         if not isinstance(pattern, str):
             raise TypeError(f"the keys are names of {what}s, got {pattern!r}")
         if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
-            own = pattern.removeprefix("module.").replace("_orig_mod.", "")
-            if any(fnmatch.fnmatchcase(name, own) for name in names):
+            plain = pattern.removeprefix("module.").replace("_orig_mod.", "")
+            if any(fnmatch.fnmatchcase(name, plain) for name in names):
                 raise ValueError(
                     f"no {what} is called {pattern!r}: use its name from before the model was "
-                    f"wrapped or compiled, {own!r}"
+                    f"wrapped or compiled, {plain!r}"
                 )
             more = f" and {len(names) - 6} more" if len(names) > 6 else ""
             shown = ", ".join(map(repr, names[:6]))

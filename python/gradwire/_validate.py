@@ -1,22 +1,44 @@
 """Argument checks whose messages name the argument, the expected value and the given one."""
 
+import dataclasses
+import functools
 import math
 import operator
 import reprlib
+import types
 from collections.abc import Callable, Collection
 from datetime import timedelta
 from numbers import Integral, Real
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin
 
 MAX_NUMEL = 2**32 - 1  # maximum number of entries of a tensor: positions have 32 bits
+
+
+def require(
+    holds: object, problem: str, *values: object, kind: type[Exception] = ValueError
+) -> None:
+    """Raise an error of this kind unless something holds; only then are the values formatted."""
+    if not holds:
+        raise kind(problem.format(*values))
+
+
+def refuse_type(name: str, expected: str, value: object) -> NoReturn:
+    """Raise a TypeError that says what an argument must be, such as "an integer"."""
+    shown = f"{reprlib.repr(value)} ({type(value).__name__})"
+    raise TypeError(f"{name} must be {expected}, got {shown}")
+
+
+def _require_limits(name: str, value: object, limits: dict[str, bool]) -> None:
+    """Raise a ValueError for the first limit that does not hold, such as "at least 1"."""
+    for limit, holds in limits.items():
+        if not holds:
+            raise ValueError(f"{name} must be {limit}, got {value!r}")
 
 
 def real(name: str, value: object) -> float:
     """Return a real number as a float; numpy scalars are accepted, bool and str are not."""
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(
-            f"{name} must be a real number, got {reprlib.repr(value)} ({type(value).__name__})"
-        )
+        refuse_type(name, "a real number", value)
     try:
         return float(value)
     except OverflowError:
@@ -26,9 +48,9 @@ def real(name: str, value: object) -> float:
 def unit_interval(name: str, value: object, *, below: float = math.inf) -> float:
     """Return a number in the interval (0, 1], or with ``below=1`` in (0, 1)."""
     number = real(name, value)
-    if not 0.0 < number <= 1.0:
-        raise ValueError(f"{name} must be greater than 0 and at most 1, got {value!r}")
-    return positive(name, number, below=below)
+    limits = {"greater than 0 and at most 1": 0.0 < number <= 1.0}
+    _require_limits(name, value, {**limits, f"less than {below}": number < below})
+    return number
 
 
 def ratio(name: str, value: object, *, k: bool = False) -> float:
@@ -63,56 +85,50 @@ def positive(
         f"less than {below}": number < below,
         f"at most {high}": number <= high,
     }
-    for limit, holds in limits.items():
-        if not holds:
-            raise ValueError(f"{name} must be {limit}, got {value!r}")
+    _require_limits(name, value, limits)
     return number
-
-
-def clip(name: str, value: object) -> float:
-    """Return a finite number > 0, for an option that is None for no clipping."""
-    return positive(name, value, above=0)
 
 
 def either(what: str, **options: object) -> None:
     """Check that exactly one of two options is given, and the other one None."""
-    if sum(value is not None for value in options.values()) != 1:
-        names = " or ".join(f"{name}=" for name in options)
-        given = " and ".join(f"{name}={value!r}" for name, value in options.items())
-        raise TypeError(f"{what} takes either {names}, got {given}")
+    names = " or ".join(f"{name}=" for name in options)
+    values = " and ".join(f"{name}={value!r}" for name, value in options.items())
+    count = sum(value is not None for value in options.values())
+    require(count == 1, "{} takes either {}, got {}", what, names, values, kind=TypeError)
+
+
+def pair(name: str, value: object, parts: str) -> tuple[Any, Any]:
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        refuse_type(name, f"a pair ({parts}) or None", value)
+    first, second = value
+    return first, second
 
 
 def band(name: str, value: object) -> tuple[float, float]:
     """Return a pair of finite numbers (low, high) with 0 <= low <= 1 <= high."""
-    if not isinstance(value, tuple | list) or len(value) != 2:
-        raise TypeError(f"{name} must be a pair (low, high) or None, got {value!r}")
-    low, high = (positive(f"{name}[{i}]", bound) for i, bound in enumerate(value))
-    if not low <= 1.0 <= high:
-        raise ValueError(f"{name} must be (low, high) with 0 <= low <= 1 <= high, got {value!r}")
+    first, second = pair(name, value, "low, high")
+    low, high = positive(f"{name}[0]", first), positive(f"{name}[1]", second)
+    _require_limits(name, value, {"(low, high) with 0 <= low <= 1 <= high": low <= 1.0 <= high})
     return low, high
 
 
 def integer(name: str, value: object, *, low: int, high: int = 2**63 - 1) -> int:
     """Return an integer in low..high; a float is an error even if it is whole."""
-    if isinstance(value, bool):
-        raise TypeError(f"{name} must be an integer, got {value!r} (bool)")
     try:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise TypeError(
-            f"{name} must be an integer, got {reprlib.repr(value)} ({type(value).__name__})"
-        ) from None
-    if number < low:
-        raise ValueError(f"{name} must be at least {low}, got {number}")
-    if number > high:
-        raise ValueError(f"{name} must be at most {high}, got {number}")
+        number = None
+    if number is None or isinstance(value, bool):
+        refuse_type(name, "an integer", value)
+    if not low <= number <= high:  # it is called for every encode with a limit
+        limits = {f"at least {low}": number >= low, f"at most {high}": number <= high}
+        _require_limits(name, number, limits)
     return number
 
 
 def boolean(name: str, value: object) -> bool:
-    """Return a bool; an integer is an error."""
     if not isinstance(value, bool):
-        raise TypeError(f"{name} must be a bool, got {value!r} ({type(value).__name__})")
+        refuse_type(name, "a bool", value)
     return value
 
 
@@ -121,38 +137,36 @@ def timeout(value: object, *, optional: bool = True) -> None:
     if value is None and optional:
         return
     if not isinstance(value, timedelta):
-        raise TypeError(
-            "timeout= takes a datetime.timedelta, such as timedelta(seconds=60)"
-            f"{', or None' * optional}, got {value!r} ({type(value).__name__})"
-        )
-    if optional and value <= timedelta():
-        raise ValueError(f"timeout= must be positive, got {value!r}")
+        example = "a datetime.timedelta, such as timedelta(seconds=60)"
+        refuse_type("timeout=", f"{example}{', or None' * optional}", value)
+    if optional:
+        _require_limits("timeout=", value, {"positive": value > timedelta()})
 
 
 def choice(name: str, value: object, allowed: Collection[str]) -> str:
-    """Return one of the allowed strings."""
     if not isinstance(value, str):
-        raise TypeError(f"{name} must be a str, got {value!r} ({type(value).__name__})")
-    if value not in allowed:
-        raise ValueError(f"{name} must be one of {', '.join(sorted(allowed))}, got {value!r}")
+        refuse_type(name, "a str", value)
+    _require_limits(name, value, {f"one of {', '.join(sorted(allowed))}": value in allowed})
     return value
 
 
-def keys(name: str, value: dict[str, Any], expected: Collection[str]) -> None:
-    """Raise a `ValueError` unless a dict has exactly the expected keys."""
+def keys(name: str, value: object, expected: Collection[str]) -> None:
+    """Raise a TypeError unless it is a dict, a ValueError unless it has exactly these keys."""
+    if not isinstance(value, dict):
+        refuse_type(name, "a dict", value)
     differences = {"no": set(expected) - value.keys(), "also": value.keys() - set(expected)}
-    told = [
-        f"{how} {', '.join(sorted(map(str, each)))}" for how, each in differences.items() if each
+    problems = [
+        f"{how} {', '.join(sorted(map(str, names)))}" for how, names in differences.items() if names
     ]
-    if told:
-        raise ValueError(
-            f"{name} must have exactly the keys {', '.join(sorted(expected))}, got "
-            + (", ".join(told) if value else "nothing")
-        )
+    require(
+        not problems,
+        "{} must have exactly the keys {}, got {}",
+        *(name, ", ".join(sorted(expected)), ", ".join(problems) if value else "nothing"),
+    )
 
 
 class Check:
-    """What an option must be: metadata of its type, by which `gradwire._part.Part` checks it.
+    """What an option must be: metadata of its type, by which `Checked` checks it.
 
     ``Annotated[int, Check(integer, low=1, high=8)]`` is an integer of 1 to 8.
     """
@@ -161,7 +175,6 @@ class Check:
         self._check, self._bounds = check, bounds
 
     def __call__(self, name: str, value: object) -> Any:
-        """Return the value, or another form of it that the option stands for."""
         return self._check(name, value, **self._bounds)
 
     def __repr__(self) -> str:
@@ -169,9 +182,55 @@ class Check:
         return f"Check({self._check.__name__}{bounds})"
 
 
+class Checked:
+    """A dataclass that checks its fields by their types, when it is made.
+
+    A checked value may have another form than the one that was given.
+    """
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        kind: Any = type(self)
+        for name, (check, optional) in _checks(kind).items():
+            value = getattr(self, name)
+            if not (optional and value is None):
+                self._set(name, check(name, value))
+
+    def _set(self, name: str, value: object) -> None:
+        # Normalizes a field while the frozen instance is still being built.
+        object.__setattr__(self, name, value)
+
+
+@functools.cache
+def _checks(kind: Any) -> dict[str, tuple[Callable[[str, object], object], bool]]:
+    """Return the check of each field whose type says what it must be, and whether None is one.
+
+    ``bool`` and ``Literal`` say it; other types have a `Check` in their metadata.
+    """
+    checks: dict[str, tuple[Callable[[str, object], object], bool]] = {}
+    for field in filter(lambda field: field.init, dataclasses.fields(kind)):
+        hint: Any = field.type
+        union = isinstance(hint, types.UnionType) or get_origin(hint) is Union
+        optional = union and type(None) in get_args(hint)
+        for option in get_args(hint) if union else (hint,):
+            if get_origin(option) is Literal:
+                choose = functools.partial(choice, allowed=get_args(option))
+                checks[field.name] = choose, optional
+            elif option is bool:
+                checks[field.name] = boolean, optional
+            for check in getattr(option, "__metadata__", ()):
+                if isinstance(check, Check):
+                    checks[field.name] = check, optional
+    return checks
+
+
 Band = Annotated[tuple[float, float], Check(band)]
-Clip = Annotated[float, Check(clip)]
+Bits = Annotated[int, Check(integer, low=1, high=8)]
+Clip = Annotated[float, Check(positive, above=0)]  # an option that is None for no clipping
+Count = Annotated[int, Check(integer, low=1)]
 Entries = Annotated[int, Check(integer, low=1, high=MAX_NUMEL)]
+NotNegative = Annotated[float, Check(positive)]
 ProperShare = Annotated[float, Check(unit_interval, below=1)]  # in (0, 1)
 Ratio = Annotated[float, Check(ratio)]
 Seed = Annotated[int, Check(integer, low=0)]  # of 63 bits

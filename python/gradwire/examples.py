@@ -28,14 +28,14 @@ def _run(argv: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser("python -m gradwire.examples", description=__doc__)
     parser.add_argument("name", nargs="?", metavar="NAME", help="as listed without any")
     parser.add_argument("-o", dest="file", type=Path, metavar="FILE", help="not its own name")
-    options, found = parser.parse_args(argv), files()
+    options, examples = parser.parse_args(argv), files()
     if options.name is None:
-        width = max((len(file.name) for file in found.values()), default=0)
-        for file in found.values():
+        width = max((len(file.name) for file in examples.values()), default=0)
+        for file in examples.values():
             print(f"{file.name:{width}}  {summary(file)}")
         return 0
-    if (source := found.get(options.name.partition(".")[0])) is None:
-        near = difflib.get_close_matches(options.name, found, 1)
+    if (source := examples.get(options.name.partition(".")[0])) is None:
+        near = difflib.get_close_matches(options.name, examples, 1)
         hint = f"did you mean {near[0]!r}?" if near else "without NAME, this command lists them"
         parser.error(f"there is no example {options.name!r}: {hint}")
     target = options.file or Path(source.name)
@@ -53,8 +53,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def files() -> dict[str, Path]:
-    """Return the files of all examples by their names."""
-    paths = (each for each in FOLDER.glob("*.*") if each.is_file() and each.suffix != ".md")
+    paths = (path for path in FOLDER.glob("*.*") if path.is_file() and path.suffix != ".md")
     return {path.stem: path for path in sorted(paths)}
 
 

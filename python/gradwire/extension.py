@@ -10,10 +10,12 @@ characters, and must not hold state: everything that changes is in `gradwire.Sta
 ``numpy.random.Generator(numpy.random.Philox(key))``.
 """
 
+import abc
 import dataclasses
 import re
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from gradwire import _validate
 from gradwire._part import Part, public_name
 from gradwire.quantize.base import Codes
 from gradwire.sparsify.base import OwnSelection
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Quantizer", "Sparsifier"]
 
 
-class ExternalPart(Part):
+class ExternalPart(Part, abc.ABC):
     """A part from another package. Its kind must differ from that of every other of its sort."""
 
     @classmethod
@@ -34,10 +36,8 @@ class ExternalPart(Part):
         name = ".".join(_home(cls))
         kind: object = cls.__dict__["kind"]
         if not isinstance(kind, str) or not re.fullmatch(r"[a-z][a-z0-9_]{0,62}", kind):
-            raise TypeError(
-                f"{name}.kind must be a lower-case identifier of at most 63 characters, "
-                f"got {kind!r}"
-            )
+            expected = "a lower-case identifier of at most 63 characters"
+            _validate.refuse_type(f"{name}.kind", expected, kind)
         other = cls.KINDS.get(kind)
         # A class that is defined again, as in a notebook, replaces the old one.
         if other is not None and _home(other) != _home(cls):
@@ -60,6 +60,7 @@ class Sparsifier(ExternalPart, OwnSelection):
     `gradwire.Codec.encode_at`. The ``kind`` stands in configurations.
     """
 
+    @abc.abstractmethod
     def select(self, values: "NDArray[np.float32]", *, step: int, key: int) -> "NDArray[Any]":
         """Return the positions of the entries to send.
 
@@ -78,7 +79,6 @@ class Sparsifier(ExternalPart, OwnSelection):
             Integers, shape (count,), strictly ascending, each in 0..n-1. Entries that are zero may
             be selected; they take up space and change nothing.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no method select")
 
     def max_count(self, numel: int) -> int:
         """Return the largest number of entries that `select` may return, by default all."""
@@ -104,6 +104,7 @@ class Quantizer(ExternalPart, Codes):
 
     bits: ClassVar[int]
 
+    @abc.abstractmethod
     def encode(self, values: "NDArray[np.float32]", *, step: int, key: int) -> "Buffer":
         """Return a code of the values.
 
@@ -123,9 +124,9 @@ class Quantizer(ExternalPart, Codes):
             At most ``bits`` per value and 64 bytes, and at least one bit per value, so that a
             reader's memory is proportional to the bytes that it receives.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no method encode")
 
     @classmethod
+    @abc.abstractmethod
     def decode(cls, data: bytes, count: int) -> "NDArray[np.float32]":
         """Return the values of a code: ``count`` of them, at least one.
 
@@ -138,4 +139,3 @@ class Quantizer(ExternalPart, Codes):
         numpy.ndarray
             float32, shape (count,), finite.
         """
-        raise NotImplementedError(f"{cls.__name__} has no method decode")

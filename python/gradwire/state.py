@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import numpy as np
 
 from gradwire import _native, _validate
+from gradwire._validate import refuse_type, require
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -153,38 +154,32 @@ class State(StateBase, _native.State):
         TypeError
             A value of the wrong type.
         """
-        if not isinstance(state_dict, dict):
-            raise TypeError(f"state_dict must be a dict, got {type(state_dict).__name__}")
         _validate.keys("state_dict", state_dict, _KEYS)
-        if state_dict["version"] != VERSION:
-            raise ValueError(
-                f"state_dict has version {state_dict['version']!r}, expected {VERSION}"
-            )
-        if state_dict["numel"] != self.numel:
-            raise ValueError(
-                f"state_dict is for a tensor of {state_dict['numel']!r} elements, but this state "
-                f"is for one of {self.numel}"
-            )
+        version, numel = state_dict["version"], state_dict["numel"]
+        require(version == VERSION, "state_dict has version {!r}, expected {}", version, VERSION)
+        message = "state_dict is for a tensor of {!r} elements, but this state is for one of {}"
+        require(numel == self.numel, message, numel, self.numel)
         codec = self._compatible(state_dict["config"])
         step = _validate.integer("step", state_dict["step"], low=0, high=2**53)
         arrays = {name: _array(name, state_dict[name]) for name in _BUFFERS}
-        scalars = state_dict["scalars"]
-        if not isinstance(scalars, dict):
-            raise TypeError(f"scalars must be a dict, got {type(scalars).__name__}")
+        if not isinstance(scalars := state_dict["scalars"], dict):
+            refuse_type("scalars", "a dict", scalars)
         self._set(codec._codec, arrays, scalars | {"step": float(step)})
 
     def _compatible(self, config: object) -> "Codec":
-        own = self.codec
-        if config == own.get_config():
-            return own
-        codec = type(own).from_config(cast("dict[str, Any]", config))
+        present = self.codec
+        if config == present.get_config():
+            return present
+        codec = type(present).from_config(cast("dict[str, Any]", config))
         # What is kept does not depend on how values are sent.
-        codec = codec.replace(memory=codec.memory.kept_as(own.memory), quantize=own.quantize)
-        if not own._codec.same_kind(codec._codec):
-            raise ValueError(
-                f"state_dict is for {codec!r}, but this state is for {own!r}; only ratio, k, "
-                "threshold and the quantizer may differ"
-            )
+        memory = codec.memory.kept_as(present.memory)
+        codec = codec.replace(memory=memory, quantize=present.quantize)
+        require(
+            present._codec.same_kind(codec._codec),
+            "state_dict is for {!r}, but this state is for {!r}; only ratio, k, threshold and the "
+            "quantizer may differ",
+            *(codec, present),
+        )
         return codec
 
 

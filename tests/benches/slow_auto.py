@@ -4,7 +4,7 @@ import time
 from typing import Any
 
 from benches.study import rank
-from gradwire.torch.exchange.all_gather import AllGatherExchange
+from gradwire.torch.exchange.all_gather import GatheredBucket
 
 WIDTH, BUCKET_MB = 256, 0.3
 
@@ -23,13 +23,13 @@ class Commands(rank.Commands):
 
 
 def join(setup: dict[str, Any], say: Any) -> Commands:
-    exchange: Any = AllGatherExchange
-    fill = exchange._fill
+    bucket: Any = GatheredBucket
+    fill = bucket._fill
 
     def slowly(*arguments: Any) -> None:
         time.sleep(0.03)
         fill(*arguments)
 
-    exchange._fill = slowly
+    bucket._fill = slowly
     rank.join(setup, say)
     return Commands(setup["rank"], setup["ranks"])

@@ -322,7 +322,7 @@ def test_a_calibration_can_be_saved_and_loaded(calibration, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda plain: "[]", "not a calibration"),
+        (lambda plain: "[]", "got version None"),
         (lambda plain: "{", "has no calibration"),
         (lambda plain: json.dumps({**plain, "version": 99}), "version 99"),
         (lambda plain: json.dumps({**plain, "threads": 0}), "threads must be at least 1"),

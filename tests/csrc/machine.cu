@@ -68,17 +68,17 @@ __global__ void words(const unsigned* values, unsigned* out) {
 
 }  // namespace
 
-extern "C" int gradwire_test_missed_barrier() { return launch(missed_barrier, {2}, 64, nullptr); }
-extern "C" int gradwire_test_two_barriers() { return launch(two_barriers, {2}, 64, nullptr); }
-extern "C" int gradwire_test_missed_shuffle(unsigned* out) { return launch(missed_shuffle, {1}, 32, nullptr, out); }
-extern "C" int gradwire_test_two_words(unsigned* out) { return launch(two_words, {1}, 32, nullptr, out); }
+extern "C" int gradwire_test_missed_barrier() { return launch(missed_barrier, 2, 64, nullptr); }
+extern "C" int gradwire_test_two_barriers() { return launch(two_barriers, 2, 64, nullptr); }
+extern "C" int gradwire_test_missed_shuffle(unsigned* out) { return launch(missed_shuffle, 1, 32, nullptr, out); }
+extern "C" int gradwire_test_two_words(unsigned* out) { return launch(two_words, 1, 32, nullptr, out); }
 extern "C" int gradwire_test_waits(unsigned* flag, unsigned* done) {
-    return launch(waits_for_the_last, {50}, 32, nullptr, flag, done);
+    return launch(waits_for_the_last, 50, 32, nullptr, flag, done);
 }
 extern "C" int gradwire_test_write(unsigned char* at, std::uint64_t count) {
-    return launch(write, {pieces(count, 64)}, 64, nullptr, at, count);
+    return launch(write, pieces(count, 64), 64, nullptr, at, count);
 }
-extern "C" int gradwire_test_first_words(unsigned* out) { return launch(first_words, {8}, 32, nullptr, out); }
+extern "C" int gradwire_test_first_words(unsigned* out) { return launch(first_words, 8, 32, nullptr, out); }
 extern "C" int gradwire_test_words(const unsigned* values, unsigned* out) {
-    return launch(words, {1}, 32, nullptr, values, out);
+    return launch(words, 1, 32, nullptr, values, out);
 }

@@ -186,7 +186,7 @@ __global__ void hoard(unsigned* out) {
 // Several blocks are all resident: some wait for others.
 template <class... Arguments>
 int start(void (*kernel)(Arguments...), unsigned blocks, Arguments... arguments) {
-    return launch_together(kernel, blocks, 64, nullptr, arguments...);
+    return launch<Blocks::together>(kernel, blocks, 64, nullptr, arguments...);
 }
 
 #define TWINS(name, blocks, parameters, ...)                                                           \
@@ -221,5 +221,5 @@ extern "C" int gradwire_test_race_beside_look_back(std::uint64_t right, unsigned
     return right ? start(beside_look_back<true>, 8, words, tiles, out)
                  : start(beside_look_back<false>, 8, words, tiles, out);
 }
-extern "C" int gradwire_test_misaligned(unsigned char* bytes) { return launch(misaligned, {1}, 32, nullptr, bytes); }
-extern "C" int gradwire_test_hoard(unsigned* out) { return launch(hoard, {1}, 32, nullptr, out); }
+extern "C" int gradwire_test_misaligned(unsigned char* bytes) { return launch(misaligned, 1, 32, nullptr, bytes); }
+extern "C" int gradwire_test_hoard(unsigned* out) { return launch(hoard, 1, 32, nullptr, out); }

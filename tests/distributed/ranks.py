@@ -18,7 +18,7 @@ list.
 """
 
 import contextlib
-import importlib.util
+import importlib
 import inspect
 import os
 import signal
@@ -85,17 +85,19 @@ def alike(value: Any) -> Any:
     return value
 
 
-def lazily(name: str) -> Any:
-    """Return a module that is imported once it is used: by ranks, which have what it imports.
+class LazyModule:
+    """A module that is imported once it is used: by ranks, which have what it imports.
 
     The process of pytest only collects their tests, and importing a framework takes seconds.
     """
-    if name not in sys.modules:
-        spec: Any = importlib.util.find_spec(name)
-        spec.loader = importlib.util.LazyLoader(spec.loader)
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith(("_", "pytest")):  # pytest asks, whatever there is in a module
+            raise AttributeError(attribute)
+        return getattr(importlib.import_module(self._name), attribute)
 
 
 class RanksFailed(Exception):

@@ -14,7 +14,7 @@ from torch import nn
 
 import gradwire
 from gradwire.torch import diloco
-from gradwire.torch.transport import stores
+from gradwire.torch.transport.store import stores
 from tests.distributed.scenarios.common import batch, bits, network
 
 SHARED = {"inner_steps": 2, "outer_lr": 1.0, "outer_momentum": 0.0, "min_numel": 65}

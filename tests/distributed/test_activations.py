@@ -7,9 +7,10 @@ import torch
 from torch import nn
 
 import gradwire
-from gradwire.torch import activations
-from tests.distributed.ranks import alike, on
+from tests.distributed.ranks import LazyModule, alike, on
 from tests.distributed.scenarios.common import attached, fingerprint
+
+activations = LazyModule("gradwire.torch.activations")
 
 
 @on("two")

@@ -21,8 +21,8 @@ from gradwire.quantize import BFloat16, Float32
 from gradwire.schedule import Accordion, DenseWarmUp, WarmUp
 from gradwire.sparsify import SID, All, TopK
 from gradwire.torch.ddp import ExchangeError, PairingWarning
+from gradwire.torch.engine import square_ratio
 from gradwire.torch.engine.square_ratio import SquareRatio
-from gradwire.torch.exchange import squares
 from tests.distributed.ranks import alike, on
 from tests.distributed.scenarios.common import (
     Run,
@@ -302,7 +302,7 @@ def test_a_rank_that_cannot_measure_is_an_error_of_all(rank):
     run.train(rank, range(1))
     before = plain(run.handle.state_dict())
     run.optimizer.zero_grad()
-    fails = mock.patch.object(squares, "sums_of", side_effect=MemoryError("too much"))
+    fails = mock.patch.object(square_ratio, "sums_of", side_effect=MemoryError("too much"))
     with (
         fails if rank == 1 else contextlib.nullcontext(),
         pytest.raises(ExchangeError, match="too much"),

@@ -247,7 +247,11 @@ def given_clock(rank, seconds, handles):
     return GivenClock
 
 
-@pytest.mark.parametrize("in_step", [False, True], ids=["", "clipped and exchanged in the step"])
+@pytest.mark.parametrize(
+    "in_step",
+    [False, pytest.param(True, marks=pytest.mark.full)],
+    ids=["", "clipped and exchanged in the step"],
+)
 @on("two")
 def test_ranks_that_measure_different_times_decide_the_same(rank, in_step):
     """The decider itself, with times that differ between the ranks; then the link changes."""

@@ -99,7 +99,7 @@ def test_the_buffers_of_the_first_slots_do_not_stay(rank):
         for step in range(8):
             train(model, rank, range(step, step + 1))
             handle.metrics()
-            nbytes.append(exchange._frames.nbytes + exchange._buffers.nbytes)
+            nbytes.append(exchange.frames.nbytes + exchange.buffers.nbytes)
         numel = sum(each.numel() for each in model.parameters())
-    assert nbytes[0] > 9 * numel  # nothing was seen yet: room for every entry
+    assert nbytes[0] > 8 * numel  # nothing was seen yet: room for every entry
     assert nbytes[-1] < numel

@@ -19,7 +19,7 @@ from gradwire.schedule import Accordion
 from gradwire.torch.ddp import ExchangeError, GradientError
 from gradwire.torch.engine.pipeline import ExchangePipeline
 from gradwire.torch.engine.step import BufferPool
-from gradwire.torch.exchange.checksums import AverageChecksums
+from gradwire.torch.exchange.base import AverageChecksums
 from tests.distributed.codecs import CODECS, SEVERAL
 from tests.distributed.ranks import alike, on
 from tests.distributed.scenarios.common import (

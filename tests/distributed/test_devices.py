@@ -194,7 +194,7 @@ class TestStaged(DeviceSuite):
     """Tensors on the CPU that are copied before they are encoded."""
 
     device = "cpu"
-    module = "gradwire.torch.backends.cpu"
+    module = "gradwire.torch.backends.host"
 
     @pytest.fixture
     def there(self, kept):
@@ -202,8 +202,12 @@ class TestStaged(DeviceSuite):
         return kept(2, "host")
 
 
+@pytest.mark.full
 class TestKernels(DeviceSuite):
-    """Tensors on the CPU that the kernels of the CUDA backend encode."""
+    """Tensors on the CPU that the kernels of the CUDA backend encode, and Gloo sends.
+
+    In the quick tier, `TestCarried` has the kernels and `TestStaged` has copies for Gloo.
+    """
 
     device = "cpu"
     module = "gradwire.torch.backends.cuda.buckets"

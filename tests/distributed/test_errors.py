@@ -73,13 +73,13 @@ def caught_again_and_again(rank, size, ddp, name, recompute=False, compiled=Fals
 def slow_down(handle):
     """Let the receiving thread be late with each bucket."""
     exchange = handle._engine.exchange
-    combine = exchange._combine
+    receive = exchange.receive
 
-    def late(*given):
+    def late(flight):
         time.sleep(0.02)
-        combine(*given)
+        receive(flight)
 
-    exchange._combine = late
+    exchange.receive = late
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def slow_down(handle):
         ({}, False, False),
         ({**UNUSED, "gradient_as_bucket_view": True}, False, False),
         ({"static_graph": True}, True, False),
-        ({}, False, True),
+        pytest.param({}, False, True, marks=pytest.mark.full),
     ],
     ids=["default", "find-unused-bucket-view", "reentrant-static-graph", "compiled"],
 )

@@ -12,21 +12,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_optimizer_state_dict,
-    set_optimizer_state_dict,
-)
-from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import async_save, save
-from torch.distributed.checkpoint.stateful import Stateful
 
 import gradwire
 import gradwire.torch.ddp
 from gradwire.memory import MomentumCorrection
 from gradwire.schedule import Accordion, WarmUp
 from tests.distributed.codecs import SEVERAL
-from tests.distributed.ranks import alike, on
+from tests.distributed.ranks import LazyModule, alike, on
 from tests.distributed.scenarios.common import (
     Given,
     Run,
@@ -38,6 +30,8 @@ from tests.distributed.scenarios.common import (
     residuals,
     train,
 )
+
+dcp = LazyModule("torch.distributed.checkpoint")
 
 
 @pytest.mark.parametrize(
@@ -57,37 +51,40 @@ def test_torch_distributed_checkpoint_resumes_bit_for_bit(rank, tmp_path, schedu
         return fingerprint(model), plain(handle.state_dict())
 
     with attached(network(), codec, options=options, **SEVERAL) as (model, handle):
-        assert isinstance(handle, Stateful)
+        assert isinstance(handle, dcp.stateful.Stateful)
         for epoch in range(4):
             whole = go(model, handle, range(epoch, epoch + 1))
             states.append(copy.deepcopy(model.module.state_dict()))
-            save({"gradwire": handle}, checkpoint_id=str(tmp_path / str(epoch)))
+            dcp.save({"gradwire": handle}, checkpoint_id=str(tmp_path / str(epoch)))
     for epoch in range(3):
         module = network(seed=99)
         module.load_state_dict(states[epoch])
         with attached(module, codec, options=options, **SEVERAL) as (model, handle):
-            load({"gradwire": handle}, checkpoint_id=str(tmp_path / str(epoch)))
+            dcp.load({"gradwire": handle}, checkpoint_id=str(tmp_path / str(epoch)))
             assert go(model, handle, range(epoch + 1, 4)) == whole
 
 
 @on("two")
 def test_a_checkpoint_that_is_written_while_training_goes_on_is_of_its_step(rank, tmp_path):
     """Train 6 steps, and write what there was after 3 while the last 3 go on; resume from it."""
+    from torch.distributed.checkpoint import state_dict
+
     group, states = dist.new_group(backend="gloo"), []  # of the thread that writes
     with Run(gradwire.adam(ratio=0.05)) as run:
         run.train(rank, range(3))
         weights = copy.deepcopy(run.module.state_dict())
-        moments = copy.deepcopy(get_optimizer_state_dict(run.model, run.optimizer))
+        moments = copy.deepcopy(state_dict.get_optimizer_state_dict(run.model, run.optimizer))
         options = {"checkpoint_id": tmp_path, "process_group": group}
-        written = async_save({"gradwire": run.handle}, **options)
+        written = dcp.async_save({"gradwire": run.handle}, **options)
         run.train(rank, range(3, 6))
         written.result()
         states.append(run.state())
     with Run(gradwire.adam(ratio=0.05), seed=99) as run:
         run.module.load_state_dict(weights)
-        loose = StateDictOptions(strict=False)  # compressed parameters have nothing there
-        set_optimizer_state_dict(run.model, run.optimizer, moments, options=loose)
-        load({"gradwire": run.handle}, checkpoint_id=tmp_path)
+        # Compressed parameters have nothing there.
+        loose = state_dict.StateDictOptions(strict=False)
+        state_dict.set_optimizer_state_dict(run.model, run.optimizer, moments, options=loose)
+        dcp.load({"gradwire": run.handle}, checkpoint_id=tmp_path)
         run.train(rank, range(3, 6))
         assert run.handle.step == 6
         states.append(run.state())

@@ -20,7 +20,7 @@ from gradwire.torch import diloco
 from gradwire.torch.diloco import roster as rosters
 from gradwire.torch.diloco.store_client import Heartbeat
 from gradwire.torch.errors import ExchangeError, MembershipError, TensorError
-from gradwire.torch.transport import Gloo, stores
+from gradwire.torch.transport.store import Gloo, stores
 from tests.distributed.ranks import Ranks
 from tests.distributed.scenarios.common import reaches
 from tests.distributed.sites import LIMIT, STREAMING, Site, members_of, serving

@@ -13,8 +13,6 @@ import weakref
 import pytest
 import torch
 from torch import nn
-from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import LBFGS, SGD, Adam, AdamW
@@ -513,6 +511,9 @@ class Sharpness(torch.optim.Optimizer):
 @on("two")
 def test_optimizers_that_go_together_are_let_alone(rank, how):
     """Several have the parameters, or make steps, as they may."""
+    from torch.distributed.checkpoint import state_dict
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
     module = network()
     optimizer = SGD(module.parameters(), lr=0.05)
     if how == "zero":
@@ -537,7 +538,7 @@ def test_optimizers_that_go_together_are_let_alone(rank, how):
                 SGD(module.parameters(), lr=0.01).step()
             if how == "checkpoint":  # which makes a step with gradients of zero
                 optimizer.zero_grad()
-                get_optimizer_state_dict(model, AdamW(module.parameters()))
+                state_dict.get_optimizer_state_dict(model, AdamW(module.parameters()))
             if how == "lbfgs":
                 stepped.step(functools.partial(backward, step))
             else:

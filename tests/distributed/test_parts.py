@@ -17,53 +17,54 @@ from gradwire.torch.engine.parameter import FLOOR, ParameterSlot, SizeLimit
 from gradwire.torch.engine.step import BucketTask, BufferPool, Step
 from gradwire.torch.exchange import build
 from gradwire.torch.exchange.all_gather import SlotLayout
+from gradwire.torch.exchange.leader import LedBucket
 
 
 def test_a_limit_starts_at_the_bound_and_comes_down_to_what_is_sent() -> None:
     limit = SizeLimit(100_000)
     assert limit.nbytes == 100_000
-    limit.observe(4000)
+    SizeLimit.observe([limit], [4000])
     assert 4000 < limit.nbytes <= 2 * 4000 + 100
     for _ in range(40):
-        limit.observe(4000)
+        SizeLimit.observe([limit], [4000])
     assert 4000 < limit.nbytes < 4000 * 1.05
 
 
 def test_a_limit_follows_growth_in_a_few_steps_and_forgets_a_peak() -> None:
     limit = SizeLimit(1_000_000)
     for _ in range(40):
-        limit.observe(4000)
+        SizeLimit.observe([limit], [4000])
     steps = 0
     while limit.nbytes < 20_000:
-        limit.observe(20_000)
+        SizeLimit.observe([limit], [20_000])
         steps += 1
     assert steps <= 3
     for _ in range(60):
-        limit.observe(4000)
+        SizeLimit.observe([limit], [4000])
     assert limit.nbytes < 4000 * 1.05
 
 
 def test_a_limit_stays_between_the_floor_and_the_bound() -> None:
     limit = SizeLimit(5000)
     for wanted in (5000, 0, 5000, 0):
-        limit.observe(wanted)
+        SizeLimit.observe([limit], [wanted])
         assert limit.nbytes <= 5000
     for _ in range(100):
-        limit.observe(0)
+        SizeLimit.observe([limit], [0])
     assert limit.nbytes == FLOOR
     assert SizeLimit(50).nbytes == 50
 
 
 def test_a_fixed_limit_never_trims() -> None:
     limit = SizeLimit(5000, fixed=True)
-    limit.observe(10)
+    SizeLimit.observe([limit], [10])
     assert limit.nbytes == 5000
 
 
 def test_a_limit_can_be_saved() -> None:
     limit, other = SizeLimit(5000), SizeLimit(5000)
     for wanted in (100, 140, 90):
-        limit.observe(wanted)
+        SizeLimit.observe([limit], [wanted])
     other.load(limit.state())
     assert other.nbytes == limit.nbytes
 
@@ -124,12 +125,13 @@ def test_a_leader_trims_positions_into_its_residual() -> None:
     contents = BucketContents([slot], torch.float32)
     task = BucketTask(contents, bucket, Step(), True, lambda: 1.0, 0.0)
     channel: Any = SimpleNamespace(rank=0, size=1)
-    exchange: Any = build(codec.exchange, channel, lambda *_: channel, {}, check_result=False)
-    whole, wanted, _ = exchange._lead(task, contents.pieces[0], 4000)
+    exchange = build(codec.exchange, channel, lambda *_: channel, {}, check_result=False)
+    led = LedBucket(exchange, codec.exchange, task, 0)
+    whole, wanted, _ = led.lead(contents.pieces[0], 4000)
     assert len(whole) == wanted
     task.step.undo_all()
     for limit in (300, 100, 40, 16):
-        positions, asked, (_, values) = exchange._lead(task, contents.pieces[0], limit)
+        positions, asked, (_, values) = led.lead(contents.pieces[0], limit)
         sent, left = np.zeros_like(x), slot.state.residual
         assert left is not None
         assert len(positions) <= limit
@@ -142,7 +144,7 @@ def test_a_leader_trims_positions_into_its_residual() -> None:
         task.step.undo_all()
         assert slot.state.step == 0
     with pytest.raises(ExchangeError, match="3 bytes are too few for any positions of 'w'"):
-        exchange._lead(task, contents.pieces[0], 3)
+        led.lead(contents.pieces[0], 3)
     assert slot.state.step == 0
 
 

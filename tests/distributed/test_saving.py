@@ -8,13 +8,12 @@ import re
 import numpy as np
 import pytest
 import torch
-import torch.distributed.checkpoint as dcp
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 import gradwire.torch.ddp
 from tests.distributed.codecs import CODECS, SEVERAL
-from tests.distributed.ranks import on
+from tests.distributed.ranks import LazyModule, on
 from tests.distributed.scenarios.common import (
     Given,
     about,
@@ -27,6 +26,8 @@ from tests.distributed.scenarios.common import (
     residuals,
     train,
 )
+
+dcp = LazyModule("torch.distributed.checkpoint")
 
 TOPK = CODECS["default"]
 

@@ -6,37 +6,26 @@ import warnings
 import pytest
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_state_dict,
-    set_state_dict,
-)
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo, ShardPlacementResult
-from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.nn.functional import cross_entropy, mse_loss
 from torch.optim import SGD, AdamW
 
 import gradwire
 import gradwire.torch
 import gradwire.torch.ddp
-import gradwire.torch.fsdp
 from gradwire.memory import Residual
 from gradwire.schedule import Accordion
-from gradwire.torch.fsdp import GradientError, PairingWarning, UpdateError
-from tests.distributed.ranks import alike, on
+from gradwire.torch.ddp import GradientError, PairingWarning, UpdateError
+from tests.distributed.ranks import LazyModule, alike, on
 from tests.distributed.scenarios.common import about, batch, network, plain
+
+dcp = LazyModule("torch.distributed.checkpoint")
+fsdp = LazyModule("torch.distributed.fsdp")
 
 TOPK = gradwire.topk(ratio=0.1)
 ALL = gradwire.topk(ratio=1.0)
-POLICIES = {
-    "plain": {},
-    "bf16": {"mp_policy": MixedPrecisionPolicy(torch.float32, torch.bfloat16)},
-    "f16": {"mp_policy": MixedPrecisionPolicy(torch.float32, torch.float16)},
-}
+REDUCED = {"bf16": torch.bfloat16, "f16": torch.float16}
 
 
 def mesh():
@@ -52,11 +41,12 @@ def layers(seed=0):
     )
 
 
-def sharded(over, seed=0, **options):
-    """The network as three FSDP modules."""
+def sharded(over, seed=0, reduced=None):
+    """The network as three FSDP modules, whose gradients are added up in this dtype."""
     model = layers(seed)
+    policy = fsdp.MixedPrecisionPolicy(reduced and torch.float32, reduced)
     for each in (model[0], model[3], model):
-        fully_shard(each, mesh=over, **options)
+        fsdp.fully_shard(each, mesh=over, mp_policy=policy)
     return model
 
 
@@ -103,17 +93,17 @@ def left(handle):
 def sums(model, factor=None):
     """Have FSDP add up instead of averaging, which Gloo needs for a factor of the caller."""
     for module in model.modules():
-        if isinstance(module, FSDPModule):
+        if isinstance(module, fsdp.FSDPModule):
             module.set_force_sum_reduction_for_comms(True)
             if factor is not None:
                 module.set_gradient_divide_factor(factor)
 
 
-@pytest.mark.parametrize("how", [*POLICIES, "factor", "sums"])
+@pytest.mark.parametrize("how", ["plain", *REDUCED, "factor", "sums"])
 @on("four")
 def test_what_sends_everything_trains_as_hybrid_sharding_of_torch(rank, how):
     both = mesh()
-    pair = [sharded(over, **POLICIES.get(how, {})) for over in (both, both["shard"])]
+    pair = [sharded(over, reduced=REDUCED.get(how)) for over in (both, both["shard"])]
     for each in pair if how in ("factor", "sums") else ():
         sums(each, 8.0 if how == "factor" else None)
     steps(pair[0], rank, range(4))
@@ -279,6 +269,8 @@ def test_an_exception_in_a_backward_pass_leaves_no_trace(rank):
 @on("four")
 def test_resume_through_dcp_is_bit_for_bit_and_ddp_takes_over(rank, tmp_path):
     """Train 7 warm steps; or 4, save through DCP, start again, and 3. Then with other nodes."""
+    from torch.distributed.checkpoint import state_dict
+
     both = mesh()
 
     def make(seed=0):
@@ -288,7 +280,7 @@ def test_resume_through_dcp_is_bit_for_bit_and_ddp_takes_over(rank, tmp_path):
         return model, optimizer, handle
 
     def everything(model, optimizer, handle):
-        weights, moments = get_state_dict(model, optimizer)
+        weights, moments = state_dict.get_state_dict(model, optimizer)
         return {"model": weights, "optimizer": moments, "gradwire": handle}
 
     model, optimizer, handle = make()
@@ -304,12 +296,12 @@ def test_resume_through_dcp_is_bit_for_bit_and_ddp_takes_over(rank, tmp_path):
     model, optimizer, handle = make(seed=3)
     loaded = everything(model, optimizer, handle)
     dcp.load(loaded, checkpoint_id=tmp_path / "dcp")
-    set_state_dict(
+    state_dict.set_state_dict(
         model,
         optimizer,
         model_state_dict=loaded["model"],
         optim_state_dict=loaded["optimizer"],
-        options=StateDictOptions(strict=False),
+        options=state_dict.StateDictOptions(strict=False),
     )
     steps(model, rank, range(4, 7), optimizer)
     assert whole == (replica(model), plain(handle.state_dict()))
@@ -352,7 +344,7 @@ def test_accordion_decides_by_the_shards_of_the_first_node(rank):
         looks.append((position["norms"], position["critical"]))
 
     model = Scored()
-    fully_shard(model, mesh=both["shard"])
+    fsdp.fully_shard(model, mesh=both["shard"])
     with attached(model, codec, both, schedule=schedule) as handle:
         for epoch, factor in enumerate((1.0, 1.0, 3.0, 3.0, 3.0)):
             handle.epoch(epoch)
@@ -402,6 +394,9 @@ def refuses(model, said, over, codec=TOPK):
 
 @on("four")
 def test_models_whose_shards_are_not_those_of_a_node_are_refused():
+    from torch.distributed.fsdp._fully_shard import _fsdp_common as common
+    from torch.distributed.tensor import parallel as tensor
+
     warnings.simplefilter("ignore", PairingWarning)
     both = mesh()
 
@@ -409,31 +404,33 @@ def test_models_whose_shards_are_not_those_of_a_node_are_refused():
         return nn.Sequential(nn.Linear(32, 64), nn.Linear(64, 16))
 
     twofold = two()
-    fully_shard(twofold[0], mesh=both["replicate"])
-    fully_shard(twofold, mesh=both["shard"])
+    fsdp.fully_shard(twofold[0], mesh=both["replicate"])
+    fsdp.fully_shard(twofold, mesh=both["shard"])
     refuses(twofold, "all FSDP modules must have the same mesh", both)
 
     several = two()
-    other, usual = (FSDPMeshInfo(both[each], shard_mesh_dim=0) for each in ("replicate", "shard"))
+    other, usual = (
+        common.FSDPMeshInfo(both[each], shard_mesh_dim=0) for each in ("replicate", "shard")
+    )
 
     def place(each):
-        return ShardPlacementResult(None, other if each is several[0].weight else usual)
+        return common.ShardPlacementResult(None, other if each is several[0].weight else usual)
 
-    fully_shard(several, mesh=both["shard"], shard_placement_fn=place)
+    fsdp.fully_shard(several, mesh=both["shard"], shard_placement_fn=place)
     refuses(several, "has several parameter groups, which shard_placement_fn", both)
 
     parallel = two()
-    parallelize_module(parallel, both["replicate"], {"0": ColwiseParallel()})
-    fully_shard(parallel, mesh=both["shard"])
+    tensor.parallelize_module(parallel, both["replicate"], {"0": tensor.ColwiseParallel()})
+    fsdp.fully_shard(parallel, mesh=both["shard"])
     refuses(parallel, "is sharded over 2 dimensions", both)
 
     with torch.device("meta"):
         empty = two()
-    fully_shard(empty, mesh=both["shard"])
+    fsdp.fully_shard(empty, mesh=both["shard"])
     refuses(empty, "over 1 dimensions, on meta", both)
 
     frozen = two().requires_grad_(False)
-    fully_shard(frozen, mesh=both["shard"])
+    fsdp.fully_shard(frozen, mesh=both["shard"])
     refuses(frozen, "has no parameter that FSDP shards and that requires gradients", both)
 
     model = sharded(both["shard"])
@@ -453,7 +450,7 @@ def test_a_module_that_is_called_twice_trains_as_in_hybrid_sharding(rank):
         again, between = nn.Linear(32, 32), nn.Linear(32, 32)
         model = nn.Sequential(nn.Linear(32, 32), again, between, again, nn.Linear(32, 16))
         for each in (again, between, model):
-            fully_shard(each, mesh=over)
+            fsdp.fully_shard(each, mesh=over)
         return model
 
     reference, model = make(both), make(both["shard"])
@@ -520,7 +517,7 @@ def test_what_cannot_be_attached_is_refused_and_said():
 def test_a_step_exchanges_what_is_reduced_inside_the_node_only(rank, how):
     """At ratio 1, whole steps of passes inside the node, against torch's own HSDP."""
     both = mesh()
-    pair = [sharded(over, **POLICIES.get(how, {})) for over in (both, both["shard"])]
+    pair = [sharded(over, reduced=REDUCED.get(how)) for over in (both, both["shard"])]
     optimizers = [SGD(each.parameters(), lr=0.05) for each in pair]
     for each in pair if how == "factor" else ():
         sums(each, 8.0)
@@ -567,7 +564,7 @@ def test_clipping_is_of_gradients_before_their_exchange_and_told_after_it(rank):
             nn.Linear(32, 128), nn.GELU(), nn.Linear(128, 128), nn.GELU(), nn.Linear(128, 10)
         )
         for each in (model[0], model[2], model):
-            fully_shard(each, mesh=both if how == "dense" else both["shard"])
+            fsdp.fully_shard(each, mesh=both if how == "dense" else both["shard"])
         optimizer = AdamW(model.parameters(), lr=3e-3)
         if how != "dense":
             handle = attached(model, gradwire.adam(ratio=0.05), both, optimizer=optimizer)

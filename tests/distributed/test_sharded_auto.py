@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.distributed.fsdp import fully_shard
 
 import gradwire
 from gradwire.schedule import Accordion, Constant
-from gradwire.torch.fsdp import GradientError
+from gradwire.torch.ddp import GradientError
 from tests.distributed.ranks import alike, on, together
 from tests.distributed.scenarios.common import residuals
 from tests.distributed.scripted import (
@@ -23,7 +22,7 @@ from tests.distributed.scripted import (
     scripted,
 )
 from tests.distributed.test_auto import ORDER, SWITCHES
-from tests.distributed.test_sharded import attached, distance, mesh, replica, sharded, steps
+from tests.distributed.test_sharded import attached, distance, fsdp, mesh, replica, sharded, steps
 
 SHAPES = {"a": (33, 40), "b": (50, 30), "c": (40,), "d": (1200, 2)}
 
@@ -46,7 +45,7 @@ class Given(nn.Module):
         super().__init__()
         self.parts = nn.ModuleDict({name: One(shape) for name, shape in SHAPES.items()})
         for each in (*self.parts.values(), self):
-            fully_shard(each, mesh=mesh()["shard"])
+            fsdp.fully_shard(each, mesh=mesh()["shard"])
 
     def forward(self, gradients):
         return torch.stack([self.parts[name](each) for name, each in gradients.items()]).sum()
@@ -66,7 +65,11 @@ def left_of(handle):
     return {name.split(".")[1]: each for name, each in residuals(handle).items()}
 
 
-@pytest.mark.parametrize("spoiled", [False, True], ids=["", "some passes are thrown away"])
+@pytest.mark.parametrize(
+    "spoiled",
+    [pytest.param(False, marks=pytest.mark.full), True],
+    ids=["", "some passes are thrown away"],
+)
 @on("four")
 def test_a_change_loses_nothing_and_leaves_no_residual_where_it_ends_dense(rank, spoiled):
     """Integers, so that sums are exact: in and out of the codec, whole and in part."""
@@ -116,7 +119,10 @@ def test_a_change_loses_nothing_and_leaves_no_residual_where_it_ends_dense(rank,
         np.testing.assert_array_equal(applied[name] + kept, given[name] + theirs[name])
 
 
-@pytest.mark.parametrize("kind", ["plain", "accumulated", "kept"])
+@pytest.mark.parametrize(
+    "kind",
+    ["accumulated", *(pytest.param(each, marks=pytest.mark.full) for each in ("plain", "kept"))],
+)
 @on("four")
 def test_what_stays_dense_trains_bit_for_bit_as_hybrid_sharding_of_torch(rank, kind):
     """Also where passes add up; and but for rounding where they do so within a node."""

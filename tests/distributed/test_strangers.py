@@ -13,7 +13,8 @@ import pytest
 
 from gradwire.torch import diloco
 from gradwire.torch.errors import ExchangeError, MembershipError
-from gradwire.torch.transport import messages, stores
+from gradwire.torch.transport import messages
+from gradwire.torch.transport.store import stores
 from tests.distributed.scenarios.common import reaches
 from tests.distributed.sites import LIMIT, Site, serving
 from tests.distributed.test_membership import apart

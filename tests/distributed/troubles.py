@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from gradwire.torch.transport import Store
+from gradwire.torch.transport.store import Store
 from tests.distributed.scenarios.common import network
 
 

@@ -18,7 +18,7 @@ if not GPU:
     pytest.skip("no GPU here", allow_module_level=True)
 
 KERNELS = kernels()
-MODULE = "gradwire.torch.backends." + ("cuda.buckets" if KERNELS else "cpu")
+MODULE = "gradwire.torch.backends." + ("cuda.buckets" if KERNELS else "host")
 NCCL = "carrier" if EMULATED else "nccl"
 BY_NCCL = NCCL if KERNELS else "gloo"
 """What carries frames where NCCL is there: only kernels leave them on the device."""

@@ -25,11 +25,11 @@ import pytest
 import torch
 
 import gradwire
-from tests.distributed.ranks import lazily
+from tests.distributed.ranks import LazyModule
 from tests.distributed.scenarios.common import reaches
 from tests.horovod.launcher import HorovodRanks, run_script
 
-parts = lazily("tests.horovod.run")
+parts = LazyModule("tests.horovod.run")
 SPARSE = gradwire.topk(ratio=0.05)
 SHUT_DOWN = "Horovod has been shut down."
 

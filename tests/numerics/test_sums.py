@@ -102,9 +102,9 @@ def test_dtypes_and_shapes():
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        (([1.0] * 9,), ValueError, "most the number of terms, which is 9, got 64: pass chunk=9"),
+        (([1.0] * 9,), ValueError, "chunk must be at most 9, got 64"),
         (([1.0] * 9, 0), ValueError, "chunk must be at least 1, got 0"),
-        (([], 1), ValueError, "at most the number of terms, which is 0, got 1$"),
+        (([], 1), ValueError, "chunk must be at most 0, got 1$"),
         (([1, 2], 1), TypeError, "x must be floats of at most 64 bits, got int64"),
     ],
 )

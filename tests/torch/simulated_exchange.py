@@ -176,7 +176,7 @@ def on_device(monkeypatch):
     emulate()
     late.reset()
     staging.cache_clear()
-    monkeypatch.setattr(dispatch, "_STAGED", cuda)
+    monkeypatch.setattr(dispatch, "_staged", lambda: cuda)
     monkeypatch.setattr(operators, "_device", "late")
     library = operators.operators()
     for module in (cuda.encoding, operators, cuda.slots, cuda.states, merging):
@@ -312,7 +312,7 @@ def test_memory_is_kept_from_other_uses_until_the_receiving_thread_is_done(on_de
     found = Run(CODECS["gather"], there=True)
     found.step(0)
     found.end()
-    kept = [each for each, _ in (*found.exchange._frames._free, *found.exchange._buffers._free)]
+    kept = [each for each, _ in (*found.exchange.frames._free, *found.exchange.buffers._free)]
     assert kept
     assert all(each.device.type == "late" for each in kept)
     noted = {at for at, stream in late.records if stream is on_device._up}

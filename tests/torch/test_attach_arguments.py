@@ -47,7 +47,7 @@ def test_a_handle_is_saved_by_its_state_dict(model, write):
 
 @pytest.mark.parametrize("timeout", [60, 0.5, "60s"])
 def test_a_timeout_is_a_timedelta(model, timeout):
-    told = r"timeout= takes a datetime\.timedelta, such as timedelta\(seconds=60\)"
+    told = r"timeout= must be a datetime\.timedelta, such as timedelta\(seconds=60\)"
     with pytest.raises(TypeError, match=told):
         ddp.attach(model, gradwire.topk(0.01), timeout=timeout)
     with pytest.raises(ValueError, match="timeout= must be positive"):

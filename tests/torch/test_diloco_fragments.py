@@ -6,7 +6,7 @@ import torch
 import gradwire
 from gradwire.torch.diloco import DiLoCo, Membership, sparseloco
 from gradwire.torch.diloco.fragments import Timetable, divide
-from gradwire.torch.transport import stores
+from gradwire.torch.transport.store import stores
 
 NAMES = dict.fromkeys(
     ["embed.weight", "blocks.0.a", "blocks.0.norm.b", "blocks.1.a", "blocks.2.a", "head.weight"]
@@ -54,8 +54,8 @@ def test_every_fragment_is_sent_once_in_so_many_steps_and_applied_later():
         ({"codec": gradwire.adam(0.1)}, "turns gradients into steps"),
         ({"codec": gradwire.sparseloco}, "the function sparseloco itself; call it"),
         ({"outer_lr": 0.0}, "outer_lr"),
-        ({"outer_momentum": 1.0}, "outer_momentum must be a number from 0 to below 1"),
-        ({"mixing": -0.1}, "mixing must be a number from 0 to below 1"),
+        ({"outer_momentum": 1.0}, "outer_momentum must be less than 1"),
+        ({"mixing": -0.1}, "mixing must be finite and not negative"),
         (
             {"delay": 1, "mixing": 0.5},
             r"mixing=0.5 needs a codec without a residual.*Residual.*: leave mixing= out",
@@ -68,7 +68,7 @@ def test_every_fragment_is_sent_once_in_so_many_steps_and_applied_later():
             {"outer_lr": 2.1, "mixing": 0.5, "codec": gradwire.dense()},
             "mixing=0.5 does not work with outer_lr=2.1 .* diverges at 2.04 or above",
         ),
-        ({"optimizer": 0.1}, "optimizer must be a torch.optim.Optimizer, got float"),
+        ({"optimizer": 0.1}, "optimizer must be a torch.optim.Optimizer, or None"),
         ({"model": torch.nn.Flatten()}, "no parameters that require gradients"),
         ({}, "init_process_group"),
     ],
@@ -124,5 +124,5 @@ def test_the_preset_keeps_its_recipe():
         for tile in (sent[:, :64], sent[:, 64:]):
             assert int((tile != 0).sum()) == 64
             assert len((tile[tile != 0] * 1e5).round().unique()) <= 4  # two bits
-    with pytest.raises(TypeError, match=r"sparseloco\(\) sets outer_momentum itself"):
+    with pytest.raises(TypeError, match="multiple values for keyword argument 'outer_momentum'"):
         sparseloco(torch.nn.Linear(9, 9), outer_momentum=0.9)

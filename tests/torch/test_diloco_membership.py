@@ -24,7 +24,7 @@ from gradwire.torch.diloco.roster import Generation, Roster, Waiting
 from gradwire.torch.diloco.store_client import Heartbeat, _Pulse
 from gradwire.torch.diloco.untrained import broadcast
 from gradwire.torch.errors import MembershipError
-from gradwire.torch.transport import Gloo, Secret, stores
+from gradwire.torch.transport.store import Gloo, Secret, stores
 
 
 def roster(members: str, generation: int = 3, **waiting: tuple[Any, ...]) -> Roster:
@@ -71,7 +71,7 @@ def roster(members: str, generation: int = 3, **waiting: tuple[Any, ...]) -> Ros
     ],
 )
 def test_who_is_the_next_generation(there: Roster, chosen: str) -> None:
-    following = there.formed(there.chosen("abcde"))
+    following = there.with_generation(there.next_members("abcde"))
     assert "".join(following.members) == chosen
     assert following.generation == there.generation + 1
     assert not following.waiting
@@ -80,12 +80,12 @@ def test_who_is_the_next_generation(there: Roster, chosen: str) -> None:
 
 def test_ranks_that_did_not_reach_each_other_begin_again_as_if_they_had() -> None:
     there = roster("abc", a=(2, 3), b=(2, 3, "c"), c=(2, 3, "b"), d=(0, 0))
-    assert there.apart("abc", 3)
-    assert not there.apart("abc", 2)  # b and c do
-    assert not there.apart("ab", 2)  # c is lost: nobody knows yet
-    assert not there.apart("ab", 3)  # there are too few in any case
-    again = there.again()
-    assert again.chosen("abcd") == ["a", "b", "c", "d"]
+    assert there.is_split("abc", 3)
+    assert not there.is_split("abc", 2)  # b and c do
+    assert not there.is_split("ab", 2)  # c is lost: nobody knows yet
+    assert not there.is_split("ab", 3)  # there are too few in any case
+    again = there.without_failures()
+    assert again.next_members("abcd") == ["a", "b", "c", "d"]
     assert [each.held for each in again.waiting.values()] == [2, 2, 2, 0]
     assert Roster.read(again.text()) == again
 
@@ -119,12 +119,12 @@ def test_ranks_connect_again_when_the_network_between_them_is_mended(monkeypatch
 
 
 def test_other_settings_are_refused_while_there_are_members() -> None:
-    first = Roster().joined("a", Waiting(), {"codec": "one", "delay": "0"})
+    first = Roster().with_waiting("a", Waiting(), {"codec": "one", "delay": "0"})
     with pytest.raises(
         ValueError, match=r"its delay is 1, but that of the members is 0; .* another name="
     ):
-        first.formed("a").joined("b", Waiting(), {"codec": "one", "delay": "1"})
-    first.formed("a").left("a").joined("b", Waiting(), {"codec": "two"})
+        first.with_generation("a").with_waiting("b", Waiting(), {"codec": "one", "delay": "1"})
+    first.with_generation("a").without("a").with_waiting("b", Waiting(), {"codec": "two"})
 
 
 def told(applied: int, sent: int, arrived: str = "", **more: Any) -> RankReport:
@@ -209,24 +209,30 @@ def test_ranks_that_were_left_without_parameters_do_not_make_any_up() -> None:
 
 
 def test_a_rank_whose_partners_are_gone_does_not_begin_their_training_anew() -> None:
-    first = Roster().joined("a", Waiting(), {}).formed("a")
+    first = Roster().with_waiting("a", Waiting(), {}).with_generation("a")
     assert not first.trained
-    second = first.joined("a", Waiting(1, trained=True), {}).joined("b", Waiting(), {}).formed("ab")
-    third = second.joined("b", Waiting(0, 2), {}).formed("b")  # a is lost before b has anything
+    second = (
+        first.with_waiting("a", Waiting(1, trained=True), {})
+        .with_waiting("b", Waiting(), {})
+        .with_generation("ab")
+    )
+    third = second.with_waiting("b", Waiting(0, 2), {}).with_generation(
+        "b"
+    )  # a is lost before b has anything
     assert Roster.read(third.text()).trained
     with pytest.raises(MembershipError, match="are gone: restart"):
         decide([told(0, 0, held=0)], trained=True)
     assert decide([told(3, 3, held=0, restored=True)], trained=True).position["applied"] == 3
-    assert not third.left("b").trained  # nobody is left, so that others may begin
+    assert not third.without("b").trained  # nobody is left, so that others may begin
 
 
 def test_beats_are_read_without_a_change_of_the_store() -> None:
     store, watch = stores.HashStore(), Heartbeat("a", 60.0)
-    watch.change(store, lambda roster: roster.joined("b", Waiting(), {}))
-    watch.look(store)
+    watch.change(store, lambda roster: roster.with_waiting("b", Waiting(), {}))
+    watch.beat_and_read(store)
     assert not store.check(["beat/b"])
     store.add("beat/b", 3)
-    watch.look(store)
+    watch.beat_and_read(store)
     assert watch.beats("b")
 
 
@@ -409,7 +415,7 @@ def test_a_membership_may_be_collected_by_the_thread_that_it_has_itself() -> Non
     assert not link._thread.is_alive()
     assert link.join(0.0)
     inside = stores.PrefixStore("gradwire/diloco", store)
-    assert Heartbeat("other", 60.0).look(inside).members == ()
+    assert Heartbeat("other", 60.0).beat_and_read(inside).members == ()
 
 
 def test_a_finalizer_waits_for_nothing_though_the_store_does_not_answer() -> None:
@@ -423,7 +429,7 @@ def test_a_finalizer_waits_for_nothing_though_the_store_does_not_answer() -> Non
     go.set()
     assert link.join(120.0)
     inside = stores.PrefixStore("gradwire/diloco", store)
-    assert Heartbeat("other", 60.0).look(inside).members == ()
+    assert Heartbeat("other", 60.0).beat_and_read(inside).members == ()
 
 
 def test_a_membership_is_for_one_training() -> None:
@@ -578,7 +584,7 @@ def test_what_is_in_the_store_and_no_roster_is_one_error_also_at_the_end(text, c
     )
     store.set("gradwire/diloco/roster", text)
     with pytest.raises(MembershipError, match="roster of this run in the store cannot be read"):
-        outer._ranks._membership._open.call(outer._ranks._membership._watch.look)
+        outer._ranks._membership._open.call(outer._ranks._membership._watch.beat_and_read)
     with pytest.raises(MembershipError, match="roster of this run in the store cannot be read"):
         outer._ranks._membership.outdated()
     with pytest.raises(MembershipError, match="roster of this run in the store cannot be read"):
@@ -590,27 +596,27 @@ def test_what_is_in_the_store_and_no_roster_is_one_error_also_at_the_end(text, c
 def test_an_older_roster_and_beats_that_are_none_are_refused() -> None:
     store = stores.HashStore()
     watch = Heartbeat("a", 60.0, Secret(b"key"))
-    old = watch.change(store, lambda found: found.joined("b", Waiting(), {}))
+    old = watch.change(store, lambda found: found.with_waiting("b", Waiting(), {}))
     written = store.get("roster")
-    watch.replace(store, old, old.formed(["b"]))
+    watch.replace(store, old, old.with_generation(["b"]))
     store.set("roster", written)
     with pytest.raises(MembershipError, match="has 1 changes, but this rank has seen 2"):
-        watch.look(store)
+        watch.beat_and_read(store)
     assert watch.age == float("inf")
     other = Heartbeat("c", 60.0, Secret(b"key"))
     store.set("beat/b", "1")
     with pytest.raises(MembershipError, match="'beat/b' in the store was not written with"):
-        other.look(store)
+        other.beat_and_read(store)
     beaten = Heartbeat("b", 60.0, Secret(b"key"))
-    beaten._look(store)
+    beaten._read_all(store)
     first = store.get("beat/b")
-    other.look(store)
-    beaten._look(store)
-    other.look(store)
+    other.beat_and_read(store)
+    beaten._read_all(store)
+    other.beat_and_read(store)
     assert other.beats("b")
     pulse = other._pulses["b"].at
     store.set("beat/b", first)  # a beat that was seen before is none
-    other.look(store)
+    other.beat_and_read(store)
     assert other._pulses["b"].at == pulse
 
 

@@ -1,6 +1,7 @@
 """The outer step, and where a rank goes on: long runs on quadratic losses, and checkpoints."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import torch
 import gradwire
 from gradwire.torch.diloco import DiLoCo, Membership
 from gradwire.torch.diloco.fragments import OuterOptimizer
-from gradwire.torch.transport import stores
+from gradwire.torch.transport.store import stores
 
 ENTRIES, INNER, STEPS, RATE = 40, 30, 20_000, 0.02
 
@@ -47,7 +48,8 @@ def worst(codec: gradwire.Codec, outer: OuterOptimizer, delay: int) -> float:
 
 
 def defaults(delay: int, mixing: float | None = None) -> OuterOptimizer:
-    return OuterOptimizer.given(0.7, 0.9, True, mixing, delay)
+    carry = mixing is None and delay > 0
+    return OuterOptimizer(0.7, 0.9, True, mixing or 0.0, carry)
 
 
 @pytest.mark.parametrize("delay", [6, *(pytest.param(n, marks=pytest.mark.full) for n in (1, 29))])
@@ -68,7 +70,7 @@ def test_outer_momentum_is_what_a_sparser_codec_does_not_bear_with_a_delay_or_wi
     codec = gradwire.topk(0.05)
     assert worst(codec, defaults(0), 0) > 1000
     for delay in (0, 6):
-        assert worst(codec, OuterOptimizer.given(1.0, 0.0, True, None, delay), delay) < 15
+        assert worst(codec, OuterOptimizer(1.0, 0.0, True, carry=delay > 0), delay) < 15
 
 
 @pytest.mark.parametrize(("momentum", "nesterov"), [(0.0, True), (0.9, True), (0.9, False)])
@@ -89,39 +91,38 @@ def test_the_limit_of_a_mixing_is_where_it_diverges(momentum, nesterov, mixing):
         OuterOptimizer(lr, momentum, nesterov, mixing) for lr in (0.97 * most, 1.03 * most)
     )
     below.check(gradwire.dense())
-    assert end(below.lr) < 1e-6
+    assert end(below.outer_lr) < 1e-6
     with pytest.raises(ValueError, match=f"diverges at {most:.3g} or above"):
         above.check(gradwire.dense())
-    assert not end(above.lr) < 1e6
+    assert not end(above.outer_lr) < 1e6
 
 
-def moved(model: torch.nn.Module) -> None:
-    """An inner step."""
-    with torch.no_grad():
-        for each in model.parameters():
-            each.sub_(torch.randn(each.shape), alpha=0.01)
+DELAYED: dict[str, Any] = {"inner_steps": 3, "delay": 2}
+
+
+def made(model: torch.nn.Module, **options: Any) -> DiLoCo:
+    membership = Membership(stores.HashStore())
+    return DiLoCo(model, gradwire.topk(0.1), membership=membership, **DELAYED, **options)
+
+
+def saved_after(steps: int) -> tuple[torch.nn.Module, dict[str, Any]]:
+    """A model, and its checkpoint after so many inner steps."""
+    model = torch.nn.Linear(40, 30)
+    with made(model) as outer:
+        for _ in range(steps):
+            with torch.no_grad():
+                for each in model.parameters():
+                    each.sub_(torch.randn(each.shape), alpha=0.01)
+            outer.step()
+        return model, outer.state_dict()
 
 
 def test_what_is_saved_of_a_delay_is_told_if_it_is_of_another_model():
-    model = torch.nn.Linear(40, 30)
-    options = {"inner_steps": 3, "delay": 2}
-    with DiLoCo(
-        model, gradwire.topk(0.1), membership=Membership(stores.HashStore()), **options
-    ) as outer:
-        for _ in range(4):
-            moved(model)
-            outer.step()
-        saved = outer.state_dict()
+    model, saved = saved_after(4)
     assert saved["rank0"]["sent"].keys() == {"weight", "bias"}
     saved["rank0"]["sent"]["weight"] = torch.zeros(3)
     with pytest.raises(ValueError, match=r"sent parameters come from another .*\['weight'\]"):
-        DiLoCo(
-            model,
-            gradwire.topk(0.1),
-            membership=Membership(stores.HashStore()),
-            state_dict=saved,
-            **options,
-        )
+        made(model, state_dict=saved)
 
 
 @pytest.mark.parametrize(
@@ -143,23 +144,9 @@ def test_what_is_saved_of_a_delay_is_told_if_it_is_of_another_model():
     ],
 )
 def test_what_is_under_way_must_be_all_there(position, pending, text):
-    model = torch.nn.Linear(40, 30)
-    options = {"inner_steps": 3, "delay": 2}
-    with DiLoCo(
-        model, gradwire.topk(0.1), membership=Membership(stores.HashStore()), **options
-    ) as outer:
-        for _ in range(3):
-            moved(model)
-            outer.step()
-        saved = outer.state_dict()
+    model, saved = saved_after(3)
     mine = saved["rank0"]
     mine["outer"] = json.dumps({**json.loads(mine["outer"]), **position})
     mine["pending"] = {name: mine["pending"][name] for name in pending}
     with pytest.raises(ValueError, match=text):
-        DiLoCo(
-            model,
-            gradwire.topk(0.1),
-            membership=Membership(stores.HashStore()),
-            state_dict=saved,
-            **options,
-        )
+        made(model, state_dict=saved)

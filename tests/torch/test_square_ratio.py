@@ -9,9 +9,16 @@ import torch
 import gradwire
 from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.parameter import ParameterSlot
-from gradwire.torch.engine.square_ratio import INTERVAL, SquareRatio
+from gradwire.torch.engine.square_ratio import (
+    ENTRIES,
+    INTERVAL,
+    SUMS,
+    SquareRatio,
+    find_due,
+    sample,
+    sums_of,
+)
 from gradwire.torch.engine.step import Step
-from gradwire.torch.exchange.squares import ENTRIES, SUMS, find_due, sample, sums_of
 
 
 def sums(values: torch.Tensor, turn: int) -> torch.Tensor:
@@ -52,16 +59,6 @@ def test_the_ratio_of_ranks_is_found(common: float, ranks: int) -> None:
         found = float(total[:-1].square().sum() / total[-1]) / ranks
         ratio = ratio.with_measurement(found, ranks)
     assert ratio.mean == pytest.approx(common + (1 - common) / ranks, rel=0.12)
-
-
-def test_measurements_are_of_every_step_and_then_of_every_sixteenth() -> None:
-    ratio, due = SquareRatio(), []
-    for step in range(100):
-        if ratio.is_due(step):
-            due.append(step)
-            ratio = ratio.with_measurement(0.25, 4)
-    assert due == [*range(16), 16, 32, 48, 64, 80, 96]
-    assert ratio == SquareRatio(0.25, 16)
 
 
 def test_a_moment_taken_over_counts_with_what_it_was_made_with_at_first() -> None:
@@ -108,13 +105,18 @@ def test_signs_are_the_same_everywhere() -> None:
     assert signs[0, :12].tolist() == [-1, 1, -1, 1, 1, 1, 1, 1, 1, -1, -1, -1]
 
 
-def test_a_parameter_that_gave_no_measurement_is_due_in_every_sixteenth_step() -> None:
+def test_a_parameter_is_measured_in_sixteen_steps_and_then_in_every_sixteenth() -> None:
     slot = ParameterSlot("w", torch.zeros(2000), gradwire.adam(), cast(Any, object()), rate=0.1)
     contents = BucketContents([slot], torch.float32)
 
     def is_due(step: int) -> bool:
         return bool(find_due(cast(Any, SimpleNamespace(contents=contents, step=Step(step)))))
 
-    assert [step for step in range(40) if is_due(step)] == [0, 16, 32]
-    slot.ratio = SquareRatio().with_measurement(0.5, 2)
-    assert all(map(is_due, range(33, 48)))
+    assert [step for step in range(40) if is_due(step)] == [0, 16, 32], "it has no gradient"
+    due = []
+    for step in range(40, 120):
+        if is_due(step):
+            due.append(step)
+            slot.ratio = (slot.ratio or SquareRatio()).with_measurement(0.25, 4)
+    assert due == [*range(48, 64), 64, 80, 96, 112]
+    assert slot.ratio == SquareRatio(0.25, 16)

@@ -22,7 +22,7 @@ def test_a_bucket_that_cannot_be_resolved_is_an_error_and_not_a_hang(monkeypatch
 
     monkeypatch.setattr(type(buckets[0]), "resolve", resolve)
     worker = ExchangePipeline(SimpleNamespace(), scaled=True)
-    step = Step(completed=[SimpleNamespace(task=SimpleNamespace(bucket=each)) for each in buckets])
+    step = Step(completed=list(buckets))
     worker._resolve(step)
     assert torch.equal(buckets[0].future.wait(), torch.ones(3))
     with pytest.raises(ExchangeError, match="the device is lost"):

@@ -12,14 +12,14 @@ import torch
 import gradwire
 import gradwire.torch.ddp
 from gradwire.torch.ddp import PairingWarning, UpdateError
-from tests.distributed.ranks import alike, lazily, on
+from tests.distributed.ranks import LazyModule, alike, on
 from tests.distributed.scenarios.common import network, residuals
 from tests.distributed.scripted import CODEC, ratios, scripted
 
 if find_spec("accelerate") is None:
     pytest.skip("these tests need Accelerate", allow_module_level=True)
 
-parts = lazily("tests.trainers.hugging_parts")
+parts = LazyModule("tests.trainers.hugging_parts")
 UPDATES = 6
 ADAM = gradwire.adam(ratio=0.02)
 

@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire.torch import ddp
-from tests.distributed.ranks import alike, lazily, on
+from tests.distributed.ranks import LazyModule, alike, on
 from tests.distributed.scenarios.common import about, batch, fingerprint, network, plain
 from tests.distributed.scripted import CODEC, ratios, scripted
 from tests.trainers.started import as_started_by_torchrun
@@ -28,8 +28,8 @@ from tests.trainers.started import as_started_by_torchrun
 if find_spec("lightning") is None:
     pytest.skip("these tests need Lightning", allow_module_level=True)
 
-parts = lazily("tests.trainers.lightning_parts")
-guides = lazily("tests.docs.guides")
+parts = LazyModule("tests.trainers.lightning_parts")
+guides = LazyModule("tests.docs.guides")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "lightning_callback.py"
 
 

@@ -6,61 +6,47 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 
 from gradwire.quantize import Affine
 from gradwire.torch import weights
+from tests.distributed.ranks import LazyModule, on
+
+transformers = LazyModule("transformers")
 
 FOUR = {"*": Affine(4, 64)}
 
 
-def llama(tied: bool) -> Any:
+def seeded(kind: str, model: str = "ForCausalLM", **options: Any) -> Any:
+    """A model of 100 words, two heads and one layer."""
     torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        vocab_size=100,
-        tie_word_embeddings=tied,
-    )
-    return transformers.LlamaForCausalLM(config).eval()
+    config = getattr(transformers, f"{kind}Config")(vocab_size=100, **options)
+    return getattr(transformers, f"{kind}{model}")(config).eval()
+
+
+SMALL: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+}
 
 
 def gpt2() -> Any:
-    torch.manual_seed(0)
-    config = transformers.GPT2Config(
-        n_embd=64,
-        n_layer=1,
-        n_head=2,
-        vocab_size=100,
-        n_positions=32,
-        bos_token_id=0,
-        eos_token_id=0,
-    )
-    return transformers.GPT2LMHeadModel(config).eval()
+    sizes: dict[str, Any] = {"n_embd": 64, "n_layer": 1, "n_head": 2, "n_positions": 32}
+    return seeded("GPT2", "LMHeadModel", **sizes, bos_token_id=0, eos_token_id=0)
 
 
 def mixtral() -> Any:
-    torch.manual_seed(0)
-    config = transformers.MixtralConfig(
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        vocab_size=100,
-        num_local_experts=4,
-    )
-    return transformers.MixtralForCausalLM(config).eval()
+    return seeded("Mixtral", **SMALL, num_key_value_heads=2, num_local_experts=4)
 
 
 IDS = torch.arange(12).view(2, 6)
 
 
 @pytest.mark.parametrize("tied", [True, False])
+@on("hugging_two")
 def test_embeddings_of_a_packed_model_can_be_tied_and_resized_after_unpacking(tied):
-    model = llama(tied)
+    model = seeded("Llama", **SMALL, tie_word_embeddings=tied)
     weights.pack(model, FOUR)
     before = model(IDS).logits
     model.tie_weights()
@@ -76,7 +62,8 @@ def test_embeddings_of_a_packed_model_can_be_tied_and_resized_after_unpacking(ti
 
 
 @pytest.mark.parametrize("make", [gpt2, mixtral])
-def test_conv1d_and_experts_compute_with_packed_weights(make, tmp_path):
+@on("hugging_two")
+def test_conv1d_and_experts_compute_with_packed_weights(rank, make, tmp_path):
     model = make()
     report = weights.pack(model, FOUR)
     decoded = [row.name for row in report.tensors if row.held == "decoded"]
@@ -85,10 +72,12 @@ def test_conv1d_and_experts_compute_with_packed_weights(make, tmp_path):
     ours, wanted = model(IDS).logits, dense(IDS).logits
     torch.testing.assert_close(ours, wanted, atol=1e-4, rtol=1e-4)
     assert torch.equal(pickle.loads(pickle.dumps(model))(IDS).logits, ours)
-    weights.save(model, tmp_path / "model.safetensors")
-    assert torch.equal(weights.load(tmp_path / "model.safetensors", make())(IDS).logits, ours)
+    path = tmp_path / f"{rank}.safetensors"
+    weights.save(model, path)
+    assert torch.equal(weights.load(path, make())(IDS).logits, ours)
 
 
+@on("hugging_two")
 def test_the_calibration_says_that_it_skips_conv1d():
     model = gpt2()
     with weights.Calibration(model) as seen, torch.no_grad():

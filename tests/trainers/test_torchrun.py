@@ -12,7 +12,6 @@ import torch
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
 
-pytest.importorskip("torch.distributed.checkpoint")
 ROOT = Path(__file__).parents[2]
 
 

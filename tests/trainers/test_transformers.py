@@ -15,15 +15,15 @@ import torch
 
 import gradwire
 from gradwire.torch.ddp import GradientError, PairingWarning
-from tests.distributed.ranks import alike, lazily, on, together
+from tests.distributed.ranks import LazyModule, alike, on, together
 from tests.distributed.scenarios.common import about, fingerprint, residuals
 from tests.distributed.scripted import BFLOAT16, CODEC, UNCOMPRESSED, ratios, scripted
 
 if find_spec("transformers") is None:
     pytest.skip("these tests need Transformers", allow_module_level=True)
 
-parts = lazily("tests.trainers.hugging_parts")
-guides = lazily("tests.docs.guides")
+parts = LazyModule("tests.trainers.hugging_parts")
+guides = LazyModule("tests.docs.guides")
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ADAM = gradwire.adam(ratio=0.02)
 

@@ -326,7 +326,7 @@ def test_a_difference_is_saved_in_little_memory_beside_the_tensors(tmp_path):
         import numpy as np
         from gradwire import weights
 
-        array = np.ones((1 << 26,), np.float32) * np.float32(1.5)
+        array = np.ones((1 << 25,), np.float32) * np.float32(1.5)
         bits = array.view(np.uint32)
         bits[::3] += 1
         weights.save("base", {"w": array}, lossless=True)

@@ -17,8 +17,6 @@ WIDTHS = (16, 32, 64)
 
 
 class Block(nn.Module):
-    """Two convolutions with normalization, and a way around them."""
-
     def __init__(self, before: int, width: int, stride: int) -> None:
         super().__init__()
         self.first = nn.Conv2d(before, width, 3, stride, 1, bias=False)

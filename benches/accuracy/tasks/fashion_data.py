@@ -38,7 +38,6 @@ def folder(given: Path | None = None) -> Path:
 
 
 def load(place: Path) -> tuple[Array, Array, Array, Array]:
-    """Return images and labels for training, then those held out."""
     images, labels, test_images, test_labels = (_read(place, name) for name in NAMES)
     return images, labels, test_images, test_labels
 

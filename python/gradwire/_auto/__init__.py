@@ -37,7 +37,9 @@ RARELY = 100.0
 def fastest(seconds: Mapping[Setting, float]) -> Setting:
     """Return the mildest setting whose step no other one shortens by `GAIN` or more."""
     best = min(seconds.values())
-    return next(each for each in SETTINGS if (1.0 - GAIN) * seconds.get(each, math.inf) < best)
+    return next(
+        setting for setting in SETTINGS if (1.0 - GAIN) * seconds.get(setting, math.inf) < best
+    )
 
 
 class Decider:
@@ -80,11 +82,10 @@ class Decider:
         self._begin(SETTINGS[0] if self.setting == setting else self.setting)
 
     def _begin(self, first: Setting) -> None:
-        """Begin a round."""
         self.settled = self.keeps = self._again = False
         self._took = 0.0
         self._round: dict[Setting, float] = {}
-        self._waiting = [each for each in self._settings if each != first]
+        self._waiting = [setting for setting in self._settings if setting != first]
         self._try(first)
 
     def _try(self, setting: Setting) -> None:
@@ -104,12 +105,14 @@ class Decider:
         if not self._waiting and not self._again:
             self._again = True
             near = CLOSE * min(self._round.values())
-            close = [each for each in self._settings if self._round[each] < near]
+            close = [setting for setting in self._settings if self._round[setting] < near]
             self._waiting = close if len(close) > 1 else []
         if self._waiting:
             self._try(self._waiting.pop(0))
             return
-        self.seconds = {each: statistics.median(self._probes[each]) for each in self._round}
+        self.seconds = {
+            setting: statistics.median(self._probes[setting]) for setting in self._round
+        }
         self.setting, self.settled = fastest(self.seconds), True
         self._reference, self._strange, self._passed = self._round[self.setting], 0, 0.0
         self._wait(self._reference)

@@ -13,7 +13,6 @@ from gradwire.presets import PRESETS, Preset, codec, required
 
 
 def main(argv: Sequence[str]) -> int:
-    """List the presets; return the exit code."""
     parser = make_parser()
     options = parser.parse_args(argv)
     names = list(PRESETS) if options.name is None else [options.name]
@@ -36,13 +35,12 @@ def main(argv: Sequence[str]) -> int:
         for preset in presets:
             print(f"{preset.name:<{width}}  {preset.summary}")
         print("\n`gradwire codecs NAME` shows the parts and the paper of one, --papers all papers.")
-    for each in failed:
-        print(f"gradwire codecs: {each}", file=sys.stderr)
+    for failure in failed:
+        print(f"gradwire codecs: {failure}", file=sys.stderr)
     return 1 if failed else 0
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="gradwire codecs", description="List the presets and the papers they implement."
     )
@@ -70,7 +68,7 @@ def _as_text(preset: Preset, parts: bool) -> str:
         texts.append(f"codec: {preset.build(**preset.example)!r}")
     if preset.paper is not None:
         texts.append(preset.paper)
-    return "\n".join([_call(preset), *(f"    {each}" for each in texts)])
+    return "\n".join([_call(preset), *(f"    {text}" for text in texts)])
 
 
 def _call(preset: Preset) -> str:
@@ -82,12 +80,12 @@ def _call(preset: Preset) -> str:
 def _signature(preset: Preset) -> str:
     """Return a preset's signature without the options that all presets share."""
     signature = inspect.signature(preset.build)
-    own = [
+    parameters = [
         parameter.replace(annotation=inspect.Parameter.empty)
         for parameter in signature.parameters.values()
         if parameter.name not in _COMMON
     ]
-    signature = signature.replace(parameters=own, return_annotation=inspect.Signature.empty)
+    signature = signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty)
     return f"{preset.build.__name__}{signature}"
 
 
@@ -101,7 +99,7 @@ def unfit(name: str) -> str | None:
     except ValueError as error:
         return str(error)
     except TypeError:
-        needed = ", ".join(each for each in required(PRESETS[name]) if each != "ratio")
+        needed = ", ".join(option for option in required(PRESETS[name]) if option != "ratio")
         return f"{name} needs {needed}, which has no option here"
     return None
 

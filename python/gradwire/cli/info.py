@@ -26,16 +26,15 @@ _OTHERS = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME", "NCC
 def main(argv: Sequence[str]) -> int:
     """Print the facts, or for each missing one the reason; return 0."""
     options = make_parser().parse_args(argv)
-    found = {name: _found(ask) for name, ask in _FACTS.items()}
+    facts = {name: _found(ask) for name, ask in _FACTS.items()}
     if options.json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(facts, indent=2))
     else:
-        print("\n".join(f"{name:<15} {text}" for name, text in found.items()))
+        print("\n".join(f"{name:<15} {text}" for name, text in facts.items()))
     return 0
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="gradwire info",
         description="Print versions, the CPU, threads, torch, the CUDA extension and environment "
@@ -76,13 +75,13 @@ def _environment() -> str:
 
 
 def _packages() -> str:
-    found = []
+    versions = []
     for name in _PACKAGES:
         try:
-            found.append(f"{name} {importlib.metadata.version(name)}")
+            versions.append(f"{name} {importlib.metadata.version(name)}")
         except importlib.metadata.PackageNotFoundError:
-            found.append(f"no {name}")
-    return ", ".join(found)
+            versions.append(f"no {name}")
+    return ", ".join(versions)
 
 
 def _driver() -> str:
@@ -102,25 +101,27 @@ def _gpus() -> str:
     import torch
 
     kinds = [
-        f"{torch.cuda.get_device_name(each)}, "
-        f"capability {'.'.join(map(str, torch.cuda.get_device_capability(each)))}"
-        for each in range(torch.cuda.device_count())
+        f"{torch.cuda.get_device_name(index)}, "
+        f"capability {'.'.join(map(str, torch.cuda.get_device_capability(index)))}"
+        for index in range(torch.cuda.device_count())
     ]
     counted = (f"{kinds.count(kind)} x {kind}" for kind in dict.fromkeys(kinds))
     return "; ".join(counted) or "torch sees none"
 
 
 def _extension() -> str:
-    found = gradwire.torch.cuda.status()
-    return found.reason if found.library is None else f"{found.reason}: {found.library}"
+    status = gradwire.torch.cuda.status()
+    return status.reason if status.library is None else f"{status.reason}: {status.library}"
 
 
 def _backends() -> str:
     import torch
 
-    devices = ["cpu", *(f"cuda:{each}" for each in range(torch.cuda.device_count()))]
-    found = {device: gradwire.torch.backend(device) for device in devices}
-    return "; ".join(f"{name}: {each.name} ({each.reason})" for name, each in found.items())
+    devices = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
+    backends = {device: gradwire.torch.backend(device) for device in devices}
+    return "; ".join(
+        f"{name}: {backend.name} ({backend.reason})" for name, backend in backends.items()
+    )
 
 
 def _collectives() -> str:

@@ -15,7 +15,7 @@ import numpy as np
 
 from gradwire import Frame, GradwireError
 from gradwire._files import word_for
-from gradwire._validate import MAX_NUMEL
+from gradwire._validate import MAX_NUMEL, require
 from gradwire.cost.network import information_bits
 from gradwire.errors import CorruptFrameError, TruncatedFrameError
 
@@ -43,7 +43,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="gradwire inspect",
         description="Print a frame's header and sections, or the tensors of a weight file with "
@@ -184,20 +183,15 @@ def _read_frame(file: str) -> Frame:
 
 def _check_length(head: bytes, need: int) -> None:
     numel = int.from_bytes(head[_NUMEL], "little")
-    if numel > MAX_NUMEL:
-        raise CorruptFrameError(f"the header claims {numel} elements; the limit is {MAX_NUMEL}")
+    corrupt, message = CorruptFrameError, "the header claims {} elements; the limit is {}"
+    require(numel <= MAX_NUMEL, message, numel, MAX_NUMEL, kind=corrupt)
     most = _MOST_PER_ELEMENT * numel + _MOST_BESIDE
     if _OUTSIDE in head[_QUANTIZER_AND_CODING]:
-        if need > max(most, _MOST_OUTSIDE):
-            raise ValueError(
-                f"a frame of {need} bytes, coded by a part of another package; at most "
-                f"{max(most, _MOST_OUTSIDE)} are read"
-            )
-        return
-    if need > most:
-        raise CorruptFrameError(
-            f"the header claims {need} bytes for {numel} elements; the limit is {most}"
-        )
+        most = max(most, _MOST_OUTSIDE)
+        message = "a frame of {} bytes, coded by a part of another package; at most {} are read"
+        require(need <= most, message, need, most)
+    message = "the header claims {} bytes for {} elements; the limit is {}"
+    require(need <= most, message, need, numel, most, kind=corrupt)
 
 
 def _up_to(source: BinaryIO, count: int) -> bytes:

@@ -50,12 +50,15 @@ class Optimizer:
     momentum: bool
     first_moment: bool
 
-    def suits(self, codec: Codec) -> bool:
-        """Tell whether `attach` takes the codec with this optimizer, and accuracy stays.
+    def suits(self, method: Method) -> bool:
+        """Tell whether `attach` takes the method with this optimizer, and accuracy stays.
 
         A first moment averages again what error feedback has delayed. SGD's momentum does the same
         to the late sums that a sparse codec sends.
         """
+        if method.cost is None:
+            return True
+        codec = method.cost.codec
         memory = codec.memory
         if memory.updates or memory.corrects:
             return memory.updates == self.first_moment
@@ -72,7 +75,6 @@ OPTIMIZERS = {
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="gradwire plan",
         description=_DESCRIPTION,
@@ -115,7 +117,7 @@ def main(argv: Sequence[str]) -> int:
     """Print a plan; return 0, 1 if a file cannot be read or written, 2 for an invalid command."""
     parser = make_parser()
     options = parser.parse_args(argv)
-    options.ranks = [each for each in options.ranks if each % options.node_size == 0]
+    options.ranks = [number for number in options.ranks if number % options.node_size == 0]
     if not options.ranks:
         parser.error(f"argument --ranks: none of them fills nodes of {options.node_size}")
     try:
@@ -124,7 +126,7 @@ def main(argv: Sequence[str]) -> int:
         parser.error(f"argument --codecs: {error}")
     try:
         if options.calibration is not None:
-            calibration = _loaded(options.calibration, codecs)
+            calibration = _load(options.calibration, codecs)
         else:
             calibration = calibrate(codecs, seconds=1.0)
         if options.save is not None:
@@ -147,10 +149,10 @@ def _codecs(options: argparse.Namespace) -> dict[str, Codec]:
     return codecs
 
 
-def _loaded(path: Path, codecs: dict[str, Codec]) -> Calibration:
+def _load(path: Path, codecs: dict[str, Codec]) -> Calibration:
     """Return a saved calibration for these codecs, whose exchange does not matter to it."""
-    found = Calibration.load(path)
-    costs = dict(found.codecs)
+    calibration = Calibration.load(path)
+    costs = dict(calibration.codecs)
     for name, codec in codecs.items():
         if (known := costs.get(name)) is None:
             continue
@@ -160,7 +162,7 @@ def _loaded(path: Path, codecs: dict[str, Codec]) -> Calibration:
                 "it was made with, or leave out --calibration"
             )
         costs[name] = dataclasses.replace(known, codec=codec)
-    return dataclasses.replace(found, codecs=costs)
+    return dataclasses.replace(calibration, codecs=costs)
 
 
 Range = tuple[float, float] | None
@@ -171,7 +173,7 @@ Range = tuple[float, float] | None
 class Row:
     """A method among some ranks."""
 
-    found: Prediction
+    prediction: Prediction
     speedup: float  # over plain DDP in float32
     suits: bool  # the optimizer
     fastest: bool  # of those that suit it
@@ -179,20 +181,19 @@ class Row:
     link: Range  # in bits/s
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain lists, strings and numbers."""
         return {
-            "ranks": self.found.network.ranks,
-            "method": self.found.method.name,
-            "exchange": type(self.found.method.exchange).__name__,
-            "step_seconds": self.found.step,
-            "exposed_seconds": self.found.exposed,
+            "ranks": self.prediction.network.ranks,
+            "method": self.prediction.method.name,
+            "exchange": type(self.prediction.method.exchange).__name__,
+            "step_seconds": self.prediction.step,
+            "exposed_seconds": self.prediction.exposed,
             "speedup": self.speedup,
             "fastest": self.fastest,
             "suits_optimizer": self.suits,
             "pays_bits_per_second": self.link
             and [self.link[0], "always" if math.isinf(self.link[1]) else self.link[1]],
-            "sent_bytes": self.found.sent,
-            "sent_inside_bytes": self.found.sent_inside,
+            "sent_bytes": self.prediction.sent,
+            "sent_inside_bytes": self.prediction.sent_inside,
             "memory_bytes": self.memory,
         }
 
@@ -200,7 +201,6 @@ class Row:
 def _rows(
     options: argparse.Namespace, methods: Sequence[Method], calibration: Calibration
 ) -> list[Row]:
-    """Predict plain DDP and these methods for each number of ranks."""
     optimizer = OPTIMIZERS[options.optimizer]
     other = options.backward / 2 if options.other is None else options.other
     workload = Workload(options.model_size, options.backward, other, shared=options.shared)
@@ -210,34 +210,26 @@ def _rows(
     rows = []
     for count in options.ranks:
         network = Network(count, link, options.node_size, inside)
-        predictions = [predict(workload, each, network) for each in (*dense, *methods)]
-        suits = [
-            each.cost is None or optimizer.suits(each.cost.codec) for each in (*dense, *methods)
-        ]
-        least = min(each.step for each, fits in zip(predictions, suits, strict=True) if fits)
-        best = by_link(workload, dense, network)
-        for found, fits in zip(predictions, suits, strict=True):
-            own = by_link(workload, [found.method], network)
-            is_dense = found.method.cost is None
-            pays = None if is_dense else pays_within(own, best, link.bandwidth)
-            rows.append(
-                Row(
-                    found,
-                    predictions[0].step / found.step,
-                    fits,
-                    fits and found.step == least,
-                    found.memory + _state(optimizer, found) * workload.numel,
-                    pays,
-                )
-            )
+        predictions = [predict(workload, method, network) for method in (*dense, *methods)]
+        plain = predictions[0].step
+        fastest = min(each.step for each in predictions if optimizer.suits(each.method))
+        steps = by_link(workload, dense, network)
+        for predicted in predictions:
+            method, suits = predicted.method, optimizer.suits(predicted.method)
+            pays = None
+            if method.cost is not None:
+                pays = pays_within(by_link(workload, [method], network), steps, link.bandwidth)
+            memory = predicted.memory + _state(optimizer, predicted) * workload.numel
+            is_fastest = suits and predicted.step == fastest
+            rows.append(Row(predicted, plain / predicted.step, suits, is_fastest, memory, pays))
     return rows
 
 
-def _state(optimizer: Optimizer, found: Prediction) -> int:
+def _state(optimizer: Optimizer, prediction: Prediction) -> int:
     """Return the bytes per parameter of the optimizer's state, which a codec's may replace."""
-    cost = found.method.cost
+    cost = prediction.method.cost
     replaced = cost is not None and (cost.codec.memory.updates or cost.codec.memory.corrects)
-    return 0 if replaced and found.network.nodes > 1 else optimizer.state_bytes
+    return 0 if replaced and prediction.network.nodes > 1 else optimizer.state_bytes
 
 
 _NOTES = """\
@@ -252,18 +244,18 @@ def _table(rows: Sequence[Row]) -> str:
         return "*" if row.fastest else " " if row.suits else "!"
 
     table = {
-        "ranks": [f"{row.found.network.ranks:,}" for row in rows],
-        "method": [row.found.method.name for row in rows],
-        "step": [duration(row.found.step) for row in rows],
+        "ranks": [f"{row.prediction.network.ranks:,}" for row in rows],
+        "method": [row.prediction.method.name for row in rows],
+        "step": [duration(row.prediction.step) for row in rows],
         "speed-up": [f"{row.speedup:.3g}x {mark(row)}" for row in rows],
-        "pays on link": [_shown(row.link) for row in rows],
-        "sent": [size(row.found.sent) for row in rows],
+        "pays on link": [_link_text(row.link) for row in rows],
+        "sent": [size(row.prediction.sent) for row in rows],
         "memory": [size(row.memory) for row in rows],
     }
     return "\n".join([*columns(table, {"method"}), "", _NOTES])
 
 
-def _shown(of: Range) -> str:
+def _link_text(of: Range) -> str:
     if of is None:
         return "-"
     low, high = of
@@ -277,8 +269,8 @@ def _shown(of: Range) -> str:
 _COUNTS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "t": 10**12}
 _TIMES = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 _RATES = {
-    f"{each}{bits}": _COUNTS[each]
-    for each in ("", *"kmgt")
+    f"{prefix}{bits}": _COUNTS[prefix]
+    for prefix in ("", *"kmgt")
     for bits in ("", "/s", "bit", "bit/s", "bps", "bps/s")
 }
 _MOST = 10**12
@@ -288,7 +280,6 @@ _MOST_RANKS = 1_000_000
 def _quantity(
     text: str, units: Mapping[str, float], what: str, low: float = 0, high: float = math.inf
 ) -> float:
-    """Parse a number with a unit."""
     match = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*(\D*)", text.strip().lower())
     number = float(match[1]) * units.get(match[2], -1) if match else -1.0
     if not low <= number <= high:
@@ -314,7 +305,7 @@ def rate(text: str) -> int:
 
 def ranks(text: str) -> list[int]:
     """Parse numbers of ranks: ``2,8,64``, or ``2..10000`` for the ends and powers of two."""
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in text.split(","):
         first, dots, last = part.strip().partition("..")
         ends = [first, last] if dots else [first]
@@ -324,8 +315,8 @@ def ranks(text: str) -> list[int]:
                 f"as 2..10000, from 1 to {_MOST_RANKS}"
             )
         low, high = int(ends[0]), int(ends[-1])
-        found |= {low, high} | {1 << at for at in range(20) if low <= 1 << at <= high}
-    return sorted(found)
+        numbers |= {low, high} | {1 << at for at in range(20) if low <= 1 << at <= high}
+    return sorted(numbers)
 
 
 def duration(time: float) -> str:

@@ -4,7 +4,6 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 
@@ -46,12 +45,7 @@ class ProgressLine:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._write("")  # spaces over the line
         self._write("")  # and back to where it began
 

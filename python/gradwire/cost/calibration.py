@@ -13,9 +13,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwire import _files, _validate
+from gradwire import _files
 from gradwire._codec import Codec
 from gradwire._native import get_num_threads, simd_level
+from gradwire._validate import Checked, Count, NotNegative, Share, require
 from gradwire.cost.network import information_bits
 from gradwire.frame import decode, decode_add
 from gradwire.presets import dense
@@ -39,17 +40,13 @@ _LARGEST = 1 << 24
 
 
 @dataclasses.dataclass(frozen=True)
-class Line:
+class Line(Checked):
     """Seconds of a tensor: ``frames * fixed + numel * per_numel + entries * per_entry``."""
 
-    fixed: float  #: Seconds of a frame, not negative.
-    per_numel: float  #: Seconds of an entry of the tensor, not negative.
-    per_entry: float  #: Seconds of an entry that is sent, not negative.
-    error: float = 0.0  #: The largest relative error at the points that it was fitted to.
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            _validate.positive(name, value)
+    fixed: NotNegative  #: Seconds of a frame.
+    per_numel: NotNegative  #: Seconds of an entry of the tensor.
+    per_entry: NotNegative  #: Seconds of an entry that is sent.
+    error: NotNegative = 0.0  #: The largest relative error at the points that it was fitted to.
 
     def __call__(self, numel: float, entries: float, frames: float = 1) -> float:
         """Return the seconds for a tensor of ``numel`` entries that sends ``entries``."""
@@ -57,7 +54,7 @@ class Line:
 
 
 @dataclasses.dataclass(frozen=True)
-class CodecCost:
+class CodecCost(Checked):
     """The cost of one codec.
 
     Attributes
@@ -81,30 +78,23 @@ class CodecCost:
     codec: Codec
     encode: Line
     decode: Line
-    header: float
-    entry_bits: float
-    share: float
-    state_bytes: float
-
-    def __post_init__(self) -> None:
-        for name in ("header", "entry_bits", "state_bytes"):
-            _validate.positive(name, getattr(self, name))
-        _validate.unit_interval("share", self.share)
+    header: NotNegative
+    entry_bits: NotNegative
+    share: Share
+    state_bytes: NotNegative
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain dicts, strings and numbers."""
         lines = {name: dataclasses.asdict(getattr(self, name)) for name in ("encode", "decode")}
         return {**vars(self), **lines, "codec": self.codec.get_config()}
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> Self:
-        """Return the cost that `to_json` describes."""
         lines = {name: Line(**plain[name]) for name in ("encode", "decode")}
         return cls(**{**plain, **lines, "codec": Codec.from_config(plain["codec"])})
 
 
 @dataclasses.dataclass(frozen=True)
-class Calibration:
+class Calibration(Checked):
     """The cost of codecs on one machine.
 
     Attributes
@@ -122,34 +112,29 @@ class Calibration:
     """
 
     codecs: Mapping[str, CodecCost]
-    cast_seconds: float
-    clear_seconds: float
-    threads: int
+    cast_seconds: NotNegative
+    clear_seconds: NotNegative
+    threads: Count
     machine: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for name in ("cast_seconds", "clear_seconds"):
-            _validate.positive(name, getattr(self, name))
-        _validate.integer("threads", self.threads, low=1)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain dicts, strings and numbers, for `from_json`."""
-        codecs = {name: each.to_json() for name, each in self.codecs.items()}
+        codecs = {name: cost.to_json() for name, cost in self.codecs.items()}
         return {"version": VERSION, **vars(self), "codecs": codecs, "machine": dict(self.machine)}
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> Self:
         """Return the calibration that `to_json` describes; a ValueError if it is none."""
-        if not isinstance(plain, dict) or "version" not in plain:
-            raise ValueError("not a calibration: gradwire.cost.Calibration.save writes them")
-        if plain["version"] != VERSION:
-            raise ValueError(
-                f"the calibration has version {plain['version']!r}, but this gradwire reads "
-                f"{VERSION}: calibrate again"
-            )
+        version = plain.get("version") if isinstance(plain, dict) else None
+        require(
+            version == VERSION,
+            "this gradwire reads version {} of what Calibration.save writes, got version {!r}: "
+            "calibrate again",
+            *(VERSION, version),
+        )
         rest = {name: value for name, value in plain.items() if name != "version"}
         try:
-            codecs = {name: CodecCost.from_json(each) for name, each in rest["codecs"].items()}
+            codecs = {name: CodecCost.from_json(cost) for name, cost in rest["codecs"].items()}
             return cls(**{**rest, "codecs": codecs})
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"not a calibration: {error}; calibrate again") from error
@@ -178,11 +163,11 @@ def line(points: list[tuple[float, float, float]]) -> Line:
     best, least = np.zeros(3), math.inf
     for choice in range(1, 8):
         chosen = [at for at in range(3) if choice >> at & 1]
-        found = np.linalg.lstsq(columns[:, chosen], np.ones(len(table)), rcond=None)[0]
+        solution = np.linalg.lstsq(columns[:, chosen], np.ones(len(table)), rcond=None)[0]
         whole = np.zeros(3)
-        whole[chosen] = found
+        whole[chosen] = solution
         squares = float(np.square(columns @ whole - 1).sum())
-        if (found >= 0).all() and squares < least:
+        if (solution >= 0).all() and squares < least:
             best, least = whole, squares
     fixed, per_numel, per_entry = best.tolist()
     return Line(fixed, per_numel, per_entry, float(np.abs(columns @ best - 1).max()))
@@ -210,12 +195,12 @@ def calibrate(codecs: Mapping[str, Codec], *, seconds: float = 2.0) -> Calibrati
         For `compressed`, and to be saved.
     """
     draw = np.random.default_rng(0)
-    given = {numel: [_gradient(draw, numel) for _ in range(2)] for numel in NUMELS}
+    tensors = {numel: [_gradient(draw, numel) for _ in range(2)] for numel in NUMELS}
     clock = _Clock(np.zeros(EVICTED, np.float32))
-    half = _measure(dense(quantize=BFloat16()), given, seconds / 4, clock)
-    largest = given[max(NUMELS)][0].copy()
+    half = _measure(dense(quantize=BFloat16()), tensors, seconds / 4, clock)
+    largest = tensors[max(NUMELS)][0].copy()
     cleared = clock.median(lambda turn: largest.fill(0.0), 0.05)
-    costs = {name: _measure(codec, given, seconds, clock) for name, codec in codecs.items()}
+    costs = {name: _measure(codec, tensors, seconds, clock) for name, codec in codecs.items()}
     machine = {"processor": platform.processor() or platform.machine(), "simd": str(simd_level())}
     return Calibration(
         costs,
@@ -227,7 +212,6 @@ def calibrate(codecs: Mapping[str, Codec], *, seconds: float = 2.0) -> Calibrati
 
 
 def _gradient(draw: np.random.Generator, numel: int) -> Array:
-    """Return heavy-tailed random numbers."""
     made = draw.standard_normal(numel, np.float32)
     made *= draw.standard_exponential(numel, np.float32) * np.float32(1e-3)
     return made
@@ -238,7 +222,7 @@ def _at_ratios(codec: Codec) -> list[Codec]:
     if not isinstance(ratio, float):
         return [codec]
     ratios = sorted({ratio / SPREAD, ratio, min(1.0, ratio * SPREAD)})
-    return [with_ratio(codec, each) for each in ratios]
+    return [with_ratio(codec, ratio) for ratio in ratios]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -265,13 +249,13 @@ class _Point:
 
 
 def _measure(
-    codec: Codec, given: Mapping[int, list[Array]], seconds: float, clock: "_Clock"
+    codec: Codec, samples: Mapping[int, list[Array]], seconds: float, clock: "_Clock"
 ) -> CodecCost:
-    variants, numel = _at_ratios(codec), max(given)
-    each = seconds / (2 * len(given) * len(variants))
+    variants, numel = _at_ratios(codec), max(samples)
+    each = seconds / (2 * len(samples) * len(variants))
     points = [
         (variant, _Point.of(variant, tensors, each, clock))
-        for tensors in given.values()
+        for tensors in samples.values()
         for variant in variants
     ]
     large = {variant: point for variant, point in points if point.numel == numel}

@@ -19,6 +19,7 @@ import math
 from typing import ClassVar
 
 from gradwire._part import check_part
+from gradwire._validate import require
 from gradwire.cost.network import Network, Payload
 from gradwire.exchange import Exchange
 
@@ -39,7 +40,6 @@ class Phase:
 
 
 def ring_all_reduce(nbytes: float, ranks: int) -> Phase:
-    """Return the phase of a ring all-reduce of ``nbytes``."""
     rounds = 2 * (ranks - 1)
     return Phase(rounds * nbytes / ranks, rounds * nbytes / ranks, rounds, rounds)
 
@@ -56,7 +56,6 @@ def exchange_all(nbytes: float, ranks: int) -> Phase:
     return Phase(messages * nbytes, messages * nbytes, min(1, messages), messages)
 
 
-@dataclasses.dataclass(frozen=True)
 class ExchangeModel(abc.ABC):
     """The model of an exchange: its messages and their order."""
 
@@ -88,14 +87,12 @@ class ExchangeModel(abc.ABC):
         return 1.0
 
 
-@dataclasses.dataclass(frozen=True)
 class RingAllReduce(ExchangeModel):
     """A dense all-reduce of values that can be added, such as float32 and bfloat16."""
 
     sums: ClassVar[bool] = True
 
     def phases(self, payload: Payload, ranks: int) -> tuple[Phase, ...]:
-        """Return one all-reduce of all values."""
         return (ring_all_reduce(payload.value_bytes, ranks),)
 
     def buffers(self, payload: Payload, ranks: int) -> float:
@@ -104,29 +101,24 @@ class RingAllReduce(ExchangeModel):
         return 0.0 if same else payload.value_bytes
 
 
-@dataclasses.dataclass(frozen=True)
 class PlainRing(RingAllReduce):
     """The all-reduce of plain DDP: one ring of all ranks, whatever nodes they are in."""
 
     divides: ClassVar[bool] = False
 
 
-@dataclasses.dataclass(frozen=True)
 class GatheredFrames(ExchangeModel):
     """An all-gather of frames: `gradwire.exchange.AllGather`."""
 
     slots: ClassVar[bool] = True
 
     def phases(self, payload: Payload, ranks: int) -> tuple[Phase, ...]:
-        """Return one all-gather."""
         return (ring_all_gather(payload.nbytes, ranks),)
 
     def buffers(self, payload: Payload, ranks: int) -> float:
-        """Return the bytes of the frames of all ranks, and of a rank's own."""
         return (ranks + 1) * payload.nbytes
 
 
-@dataclasses.dataclass(frozen=True)
 class SharedPositions(ExchangeModel):
     """One rank's positions, and the sum of all ranks' values: `gradwire.exchange.LeaderIndices`.
 
@@ -152,11 +144,9 @@ class SharedPositions(ExchangeModel):
         )
 
     def buffers(self, payload: Payload, ranks: int) -> float:
-        """Return the bytes of positions and values."""
         return payload.nbytes + payload.value_bytes
 
 
-@dataclasses.dataclass(frozen=True)
 class SparseReduceScatter(ExchangeModel):
     """Frames are cut by range, each rank sums one range, and the sums are gathered.
 
@@ -189,7 +179,6 @@ class SparseReduceScatter(ExchangeModel):
         return 2 * payload.nbytes + 4 * payload.numel / ranks + sums
 
     def _sums(self, payload: Payload, ranks: int) -> Payload:
-        """Return the sums of one range that are sent."""
         piece = payload.range(ranks)
         return dataclasses.replace(piece, entries=min(float(piece.numel), _SUMS * piece.entries))
 
@@ -206,7 +195,6 @@ class SparseReduceScatter(ExchangeModel):
         return 1.0 + 1.0 / ranks
 
 
-@dataclasses.dataclass(frozen=True)
 class DenseReduceScatter(SparseReduceScatter):
     """Every entry is sent to owners, which quantize the sums again.
 
@@ -218,6 +206,8 @@ class DenseReduceScatter(SparseReduceScatter):
     Neural Networks", MLHPC 2016, section III.
     """
 
+
+PLAIN_RING = PlainRing()
 
 MODELS: dict[str, ExchangeModel] = {
     "by_ranks": GatheredFrames(),
@@ -235,11 +225,9 @@ def model_of(exchange: Exchange | ExchangeModel) -> ExchangeModel:
     if isinstance(exchange, ExchangeModel):
         return exchange
     check_part("exchange", exchange, Exchange)
-    model = MODELS.get(exchange.kind)
-    if model is None:
-        known = ", ".join(MODELS)
-        raise ValueError(f"the exchange {exchange.kind!r} has no cost model; known are {known}")
-    return model
+    kind, known = exchange.kind, ", ".join(MODELS)
+    require(kind in MODELS, "the exchange {!r} has no cost model; known are {}", kind, known)
+    return MODELS[kind]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -315,12 +303,15 @@ def simulate(
     phases = model.phases(mine, partners)
     if model.divides:  # all ranks of a node use its link at the same time
         times = [
-            network.link.seconds(parts * each.serial, each.rounds, each.messages) for each in phases
+            network.link.seconds(parts * phase.serial, phase.rounds, phase.messages)
+            for phase in phases
         ]
     else:
-        times = [_one_ring(each, network) for each in phases]
-    here = sum(network.inside.seconds(each.serial, each.rounds, each.messages) for each in inside)
-    sent = sum(each.sent for each in phases)
+        times = [_one_ring(phase, network) for phase in phases]
+    here = sum(
+        network.inside.seconds(phase.serial, phase.rounds, phase.messages) for phase in inside
+    )
+    sent = sum(phase.sent for phase in phases)
     # One rank of a node sends to the next node where all form one ring.
     outside = sent
     if not model.divides:
@@ -328,7 +319,7 @@ def simulate(
     return ExchangeCost(
         sum(times) + here,
         outside,
-        sent - outside + sum(each.sent for each in inside),
+        sent - outside + sum(phase.sent for phase in inside),
         model.buffers(mine, partners) if network.ranks > 1 else 0.0,
         sum(times[: model.before]),
     )

@@ -3,8 +3,9 @@
 import dataclasses
 from typing import Self
 
+from gradwire._validate import require
 from gradwire.cost.calibration import Calibration, CodecCost
-from gradwire.cost.exchanges import MODELS, ExchangeModel, PlainRing, model_of
+from gradwire.cost.exchanges import MODELS, PLAIN_RING, ExchangeModel, model_of
 from gradwire.cost.network import Network, Payload, information_bits
 from gradwire.exchange import Exchange
 
@@ -104,7 +105,7 @@ def fp32() -> Method:
     -------
     Method
     """
-    return Method("fp32", PlainRing())
+    return Method("fp32", PLAIN_RING)
 
 
 def bf16(calibration: Calibration | None = None) -> Method:
@@ -120,7 +121,7 @@ def bf16(calibration: Calibration | None = None) -> Method:
     Method
     """
     cast = 0.0 if calibration is None else calibration.cast_seconds
-    return Method("bf16", PlainRing(), 16.0, cast_seconds=cast)
+    return Method("bf16", PLAIN_RING, 16.0, cast_seconds=cast)
 
 
 def compressed(
@@ -151,10 +152,10 @@ def compressed(
     TypeError
         The exchange is none.
     """
-    if name not in calibration.codecs:
-        known = ", ".join(calibration.codecs) or "none"
-        raise ValueError(f"the calibration has no codec {name!r}, but {known}: calibrate again")
+    known = ", ".join(calibration.codecs) or "none"
+    message = "the calibration has no codec {!r}, but {}: calibrate again"
+    require(name in calibration.codecs, message, name, known)
     cost = calibration.codecs[name]
-    own = exchange is None
+    is_own = exchange is None
     model = model_of(cost.codec.exchange if exchange is None else exchange)
-    return Method(name, model, cost=cost, clear_seconds=calibration.clear_seconds, own=own)
+    return Method(name, model, cost=cost, clear_seconds=calibration.clear_seconds, own=is_own)

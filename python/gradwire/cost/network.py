@@ -4,11 +4,11 @@ import dataclasses
 import math
 from typing import Self
 
-from gradwire import _validate
+from gradwire._validate import Checked, Count, NotNegative, require
 
 
 @dataclasses.dataclass(frozen=True)
-class Link:
+class Link(Checked):
     """A full-duplex link.
 
     A message of m bytes takes ``latency + overhead + 8 m / bandwidth``. Several messages that a
@@ -28,17 +28,20 @@ class Link:
     ----------
     Alexandrov, Ionescu, Schauser, Scheiman, "LogGP: Incorporating Long Messages into the LogP
     Model", SPAA 1995: L, o and G = 8 / bandwidth.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A number is of another type, or out of its range.
     """
 
     bandwidth: float
-    latency: float = 0.0
-    overhead: float = 0.0
+    latency: NotNegative = 0.0
+    overhead: NotNegative = 0.0
 
     def __post_init__(self) -> None:
-        if not self.bandwidth > 0.0:
-            raise ValueError(f"bandwidth must be above 0 bits per second, got {self.bandwidth!r}")
-        for name in ("latency", "overhead"):
-            _validate.positive(name, getattr(self, name))
+        require(self.bandwidth > 0.0, "bandwidth must be above 0, got {!r}", self.bandwidth)
+        super().__post_init__()
 
     def seconds(self, nbytes: float, rounds: float, messages: float) -> float:
         """Return the seconds of so many bytes on the longest path, and messages of a rank.
@@ -52,7 +55,7 @@ _AT_ONCE = Link(math.inf)
 
 
 @dataclasses.dataclass(frozen=True)
-class Network:
+class Network(Checked):
     """Ranks, and the links between them.
 
     Parameters
@@ -65,21 +68,22 @@ class Network:
         Ranks in a node. 1 is a flat network. Must divide the number of ranks.
     inside : Link
         Of each rank to the others of its node. By default it costs nothing.
+
+    Raises
+    ------
+    TypeError, ValueError
+        A number is of another type or out of its range, or the ranks do not fill nodes.
     """
 
-    ranks: int
+    ranks: Count
     link: Link
-    node_size: int = 1
+    node_size: Count = 1
     inside: Link = _AT_ONCE
 
     def __post_init__(self) -> None:
-        _validate.integer("ranks", self.ranks, low=1)
-        _validate.integer("node_size", self.node_size, low=1)
-        if self.ranks % self.node_size:
-            raise ValueError(
-                f"{self.ranks} ranks do not fill nodes of {self.node_size}: all nodes must have "
-                "the same number of ranks"
-            )
+        super().__post_init__()
+        filled = self.ranks % self.node_size == 0
+        require(filled, "{} ranks do not fill nodes of {}", self.ranks, self.node_size)
 
     @property
     def nodes(self) -> int:
@@ -105,6 +109,11 @@ class Payload:
         Bytes of a frame besides its entries. 0 for data without frames.
     frames : int
         Frames that the entries are in: one for each tensor.
+
+    Raises
+    ------
+    ValueError
+        There are more entries than the tensors have, or fewer than none.
     """
 
     numel: int
@@ -115,8 +124,8 @@ class Payload:
     frames: int = 1
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.entries <= self.numel:
-            raise ValueError(f"{self.entries:g} entries of a tensor that has {self.numel}")
+        possible = 0.0 <= self.entries <= self.numel
+        require(possible, "{:g} entries of a tensor that has {}", self.entries, self.numel)
 
     @classmethod
     def dense(cls, numel: int, value_bits: float = 32.0) -> Self:

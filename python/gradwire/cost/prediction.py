@@ -5,7 +5,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 
-from gradwire import _validate
+from gradwire._validate import Checked, Count, NotNegative
 from gradwire.cost.exchanges import ExchangeCost, participants, simulate
 from gradwire.cost.methods import Method
 from gradwire.cost.network import Network
@@ -50,11 +50,11 @@ def overlapped(buckets: Sequence[BucketCost], *, shared: bool = False) -> float:
 def _apart(buckets: Sequence[BucketCost]) -> float:
     """Simulate buckets that take no time from the backward pass."""
     backward = sender = link = receiver = 0.0  # when each is free
-    for each in buckets:
-        backward += each.backward
-        sender = max(backward, sender) + each.encode + each.before
-        link = max(sender, link) + each.exchange
-        receiver = max(link, receiver) + each.decode
+    for bucket in buckets:
+        backward += bucket.backward
+        sender = max(backward, sender) + bucket.encode + bucket.before
+        link = max(sender, link) + bucket.exchange
+        receiver = max(link, receiver) + bucket.decode
     return max(backward, receiver)
 
 
@@ -63,20 +63,20 @@ def _on_one_core(buckets: Sequence[BucketCost]) -> float:
     core = _Core()
     needed = passed = 0.0  # seconds of the backward pass: up to this bucket, and done
     sender = link = receiver = 0.0  # when each is free
-    for each in buckets:
-        needed += each.backward
+    for bucket in buckets:
+        needed += bucket.backward
         if passed < needed:
             core.work(needed - passed)
             passed = needed
         if core.now < sender:
             passed += core.until(sender)
-        core.work(each.encode)
-        sender = core.now + each.before
-        link = max(sender, link) + each.exchange
+        core.work(bucket.encode)
+        sender = core.now + bucket.before
+        link = max(sender, link) + bucket.exchange
         arrived = max(link, receiver)
-        receiver = arrived + each.decode
-        core.interrupt(arrived, each.decode)
-    backward = sum(each.backward for each in buckets)
+        receiver = arrived + bucket.decode
+        core.interrupt(arrived, bucket.decode)
+    backward = sum(bucket.backward for bucket in buckets)
     core.work(max(0.0, backward - passed))
     return max(core.now, receiver)
 
@@ -94,7 +94,6 @@ class _Core:
         self._given.append((at, seconds))
 
     def work(self, seconds: float) -> None:
-        """Work for ``seconds``, without interrupts."""
         end = self.now + seconds
         while self._taken < len(self._given) and self._given[self._taken][0] <= end:
             end += self._given[self._taken][1]
@@ -112,7 +111,7 @@ class _Core:
 
 
 @dataclasses.dataclass(frozen=True)
-class Workload:
+class Workload(Checked):
     """One training step on one rank, without any exchange.
 
     Its buckets are DDP's, 1 MiB and then 25 MiB each, and become ready in proportion to their
@@ -133,16 +132,11 @@ class Workload:
         elsewhere.
     """
 
-    numel: int
-    backward: float
-    other: float = 0.0
-    tensors: int | None = None
+    numel: Count
+    backward: NotNegative
+    other: NotNegative = 0.0
+    tensors: Count | None = None
     shared: bool = True
-
-    def __post_init__(self) -> None:
-        _validate.integer("numel", self.numel, low=1)
-        for name in ("backward", "other"):
-            _validate.positive(name, getattr(self, name))
 
     @functools.cached_property
     def parts(self) -> list[tuple[int, float, int]]:
@@ -233,9 +227,9 @@ def predict(workload: Workload, method: Method, network: Network) -> Prediction:
         network,
         workload.other + end,
         end - workload.backward,
-        sum(each.sent for each in exchanged),
-        sum(each.sent_inside for each in exchanged),
-        (states if ranks > 1 else 0.0) + sum(each.buffers for each in exchanged),
+        sum(exchange.sent for exchange in exchanged),
+        sum(exchange.sent_inside for exchange in exchanged),
+        (states if ranks > 1 else 0.0) + sum(exchange.buffers for exchange in exchanged),
         buckets,
     )
 
@@ -254,12 +248,12 @@ def by_link(workload: Workload, methods: Sequence[Method], network: Network) -> 
     def steps(bandwidth: float) -> float:
         link = dataclasses.replace(network.link, bandwidth=bandwidth)
         on = dataclasses.replace(network, link=link)
-        return min(predict(workload, each, on).step for each in methods)
+        return min(predict(workload, method, on).step for method in methods)
 
     return steps
 
 
-def pays_within(own: Steps, best: Steps, bandwidth: float) -> tuple[float, float]:
+def pays_within(mine: Steps, best: Steps, bandwidth: float) -> tuple[float, float]:
     """Return the slowest and the fastest link on which a method is faster.
 
     They are the ends of the range that this bandwidth is in, or of the nearest one: where latency
@@ -268,10 +262,10 @@ def pays_within(own: Steps, best: Steps, bandwidth: float) -> tuple[float, float
     """
 
     def wins(each: float) -> bool:
-        return own(each) < best(each)
+        return mine(each) < best(each)
 
     grid = sorted({*_GRID, bandwidth})
-    here, end, won = grid.index(bandwidth), len(grid) - 1, [wins(each) for each in grid]
+    here, end, won = grid.index(bandwidth), len(grid) - 1, [wins(bandwidth) for bandwidth in grid]
     if not any(won):
         return 0.0, 0.0
     first = last = min((at for at in range(len(grid)) if won[at]), key=lambda at: abs(at - here))

@@ -29,4 +29,4 @@ from gradwire.exchange.frames import ByRanks as ByRanks
 
 EXCHANGES: tuple[type[Exchange], ...] = own_parts(Exchange)  #: all exchanges
 
-__all__ = ["Exchange", *(each.__name__ for each in EXCHANGES)]
+__all__ = ["Exchange", *(part.__name__ for part in EXCHANGES)]

@@ -14,4 +14,4 @@ from gradwire.memory.corrections import AdamCorrection as AdamCorrection
 
 MEMORIES: tuple[type[Memory], ...] = own_parts(Memory)  #: all memories
 
-__all__ = ["Memory", *(each.__name__ for each in MEMORIES)]
+__all__ = ["Memory", *(part.__name__ for part in MEMORIES)]

@@ -28,19 +28,19 @@ class Memory(Part):
 
         Options that the optimizer lacks get their usual values.
         """
-        found = {
+        part = {
             name: options.get(name, usual)
             for name, usual in self._OPTIMIZER_DEFAULTS.items()
             if getattr(self, name) is None
         }
-        return dataclasses.replace(self, **found) if found else self
+        return dataclasses.replace(self, **part) if part else self
 
     def kept_as(self, other: "Memory") -> "Memory":
         """Return the same memory, kept in the same dtype as another."""
         if type(other) is not type(self):
             return self
-        kept: dict[str, Any] = {name: getattr(other, name) for name in self._KEPT_AS}
-        return dataclasses.replace(self, **kept)
+        options: dict[str, Any] = {name: getattr(other, name) for name in self._KEPT_AS}
+        return dataclasses.replace(self, **options)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

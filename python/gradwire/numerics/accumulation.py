@@ -56,7 +56,7 @@ def variance_retention(
     Ultra-Low Precision Training Of Deep Networks", ICLR 2019: the variance retention ratio, with
     full and partial swamping, and its form for chunks.
     """
-    n, product, chunk = _checked(n, product, chunk)
+    n, product, chunk = _check_sum(n, product, chunk)
     mantissa = _validate.integer("mantissa", mantissa, low=1, high=_MOST)
     return 1.0 - _share_lost(n, mantissa, product, chunk)
 
@@ -65,9 +65,18 @@ def mantissa_bits(n: int, product: int, chunk: int | None = None) -> int:
     """Return the smallest mantissa, of 1 to 64 bits, with which a sum retains its variance.
 
     That is, with ``n * (1 - VRR)`` below ``log(50)``, the limit of Sakr et al. Takes some
-    milliseconds for any n. Parameters and errors are those of `variance_retention`.
+    milliseconds for any n.
+
+    Parameters
+    ----------
+    n, product, chunk
+        As of `variance_retention`, as are the errors.
+
+    Returns
+    -------
+    int
     """
-    n, product, chunk = _checked(n, product, chunk)
+    n, product, chunk = _check_sum(n, product, chunk)
     for bits in range(1, _MOST):
         if n * _share_lost(n, bits, product, chunk) < _LOST:
             return bits
@@ -88,6 +97,10 @@ def sum_error(n: int, mantissa: int) -> float:
     mantissa : int
         Bits of the sum's mantissa, 1 to 64.
 
+    Returns
+    -------
+    float
+
     Raises
     ------
     TypeError, ValueError
@@ -98,13 +111,11 @@ def sum_error(n: int, mantissa: int) -> float:
     return 0.023 * n * 4.0**-mantissa
 
 
-def _checked(n: int, product: int, chunk: int | None) -> tuple[int, int, int | None]:
+def _check_sum(n: int, product: int, chunk: int | None) -> tuple[int, int, int | None]:
     n = _validate.integer("n", n, low=1)
     product = _validate.integer("product", product, low=1, high=_MOST)
     if chunk is not None:
-        chunk = _validate.integer("chunk", chunk, low=1)
-        if chunk > n:
-            raise ValueError(f"chunk must be at most n, which is {n}, got {chunk}")
+        chunk = _validate.integer("chunk", chunk, low=1, high=n)
     return n, product, chunk
 
 
@@ -151,7 +162,7 @@ def _partial_swamping(mantissa: int, product: int) -> list[float]:
     sums = [0]
     for j in range(1, product + 1):
         sums.append(sums[-1] + 2**j * (2**j - 1) * (2 ** (j + 1) - 1))
-    return [math.ldexp(each / 3, mantissa - 3 * product) for each in sums]
+    return [math.ldexp(total / 3, mantissa - 3 * product) for total in sums]
 
 
 def _terms(low: int, high: int) -> Iterator[tuple[np.ndarray, np.ndarray | float]]:
@@ -184,4 +195,4 @@ def _gauss() -> tuple[np.ndarray, np.ndarray]:
 
 def _two_tails(x: np.ndarray) -> np.ndarray:
     """Return the probability that a standard normal value has a magnitude above x."""
-    return np.array([math.erfc(each) for each in (x / math.sqrt(2)).tolist()])
+    return np.array([math.erfc(value) for value in (x / math.sqrt(2)).tolist()])

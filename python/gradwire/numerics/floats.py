@@ -3,12 +3,13 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from gradwire import _validate
+from gradwire._validate import Check, Checked, Seed64
 
 Rounding = Literal["nearest", "stochastic"]
 
@@ -19,7 +20,7 @@ _PLAIN = 1 << 16  # terms of those that are made plain floats together
 
 
 @dataclasses.dataclass(frozen=True)
-class Float:
+class Float(Checked):
     """A float format with a sign bit, exponent and mantissa, as in IEEE 754.
 
     The bias is ``2**(exponent - 1) - 1``. The lowest exponent is for subnormals, the highest for
@@ -52,17 +53,10 @@ class Float:
     stochastic rounding where weights are updated.
     """
 
-    exponent: int
-    mantissa: int
+    exponent: Annotated[int, Check(_validate.integer, low=2, high=8)]
+    mantissa: Annotated[int, Check(_validate.integer, low=1, high=23)]
     rounding: Rounding = dataclasses.field(default="nearest", kw_only=True)
-    seed: int = dataclasses.field(default=0, kw_only=True)
-
-    def __post_init__(self) -> None:
-        set_ = object.__setattr__
-        set_(self, "exponent", _validate.integer("exponent", self.exponent, low=2, high=8))
-        set_(self, "mantissa", _validate.integer("mantissa", self.mantissa, low=1, high=23))
-        _validate.choice("rounding", self.rounding, get_args(Rounding))
-        set_(self, "seed", _validate.integer("seed", self.seed, low=0, high=2**64 - 1))
+    seed: Seed64 = dataclasses.field(default=0, kw_only=True)
 
     @property
     def bits(self) -> int:
@@ -104,7 +98,7 @@ class Float:
             float32, which holds each of them exactly, of the shape of x.
         """
         random = _generator(self)
-        return _by_pieces(_floats("x", x), np.float32, lambda piece: _rounded(self, piece, random))
+        return _by_pieces(_floats("x", x), np.float32, lambda piece: _round(self, piece, random))
 
     def encode(self, x: ArrayLike) -> Any:
         """Round values as `round`, and return the bits of the results.
@@ -116,10 +110,10 @@ class Float:
             sign it had and the first bit of the mantissa.
         """
         random = _generator(self)
-        return _by_pieces(_floats("x", x), self.dtype, lambda piece: self._encoded(piece, random))
+        return _by_pieces(_floats("x", x), self.dtype, lambda piece: self._codes_of(piece, random))
 
-    def _encoded(self, x: NDArray[Any], random: np.random.Generator | None) -> NDArray[np.uint64]:
-        numbers = _rounded(self, x, random)
+    def _codes_of(self, x: NDArray[Any], random: np.random.Generator | None) -> NDArray[np.uint64]:
+        numbers = _round(self, x, random)
         scale = _binades(self, numbers)
         special = ~np.isfinite(numbers)
         units = np.abs(np.where(special, 0.0, numbers)) / (scale * 2.0**-self.mantissa)
@@ -146,17 +140,19 @@ class Float:
             float32, of the shape of codes.
         """
         array = np.asarray(codes)
-        if array.dtype.kind != "u":
-            raise TypeError(
-                f"codes must be unsigned integers, such as {self.dtype}, got {array.dtype}"
-            )
-        if array.size and int(array.max()) >> self.bits:
-            raise ValueError(
-                f"codes must have at most {self.bits} bits, got {hex(int(array.max()))}"
-            )
-        return _by_pieces(array, np.float32, self._decoded)
+        _validate.require(
+            array.dtype.kind == "u",
+            "codes must be unsigned integers, such as {}, got {}",
+            *(self.dtype, array.dtype),
+            kind=TypeError,
+        )
+        most = int(array.max(initial=0))
+        _validate.require(
+            not most >> self.bits, "codes must have at most {} bits, got {:#x}", self.bits, most
+        )
+        return _by_pieces(array, np.float32, self._numbers_of)
 
-    def _decoded(self, codes: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.float64]:
+    def _numbers_of(self, codes: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.float64]:
         bits = codes.astype(np.int64)
         exponent = (bits >> self.mantissa) & (2**self.exponent - 1)
         fraction = bits & (2**self.mantissa - 1)
@@ -217,12 +213,7 @@ def chunked_sum(
     axis = _validate.integer("axis", axis, low=-array.ndim, high=array.ndim - 1)
     terms = np.moveaxis(array, axis, 0)
     n, shape = terms.shape[0], terms.shape[1:]
-    chunk = _validate.integer("chunk", chunk, low=1)
-    if chunk > n:
-        raise ValueError(
-            f"chunk must be at most the number of terms, which is {n}, got {chunk}"
-            + (f": pass chunk={n} for a plain sum" if n else "")
-        )
+    chunk = _validate.integer("chunk", chunk, low=1, high=n)
     columns, random = terms.reshape(n, -1), _generator(format)
     partial = np.empty((-(-n // chunk), columns.shape[1]))
     whole = n // chunk
@@ -249,7 +240,7 @@ def _sum(
                 total[at] = _sum_one(terms[:, *at], format)
             return total
         for term in terms:
-            total = _rounded(format, total + term.astype(np.float64), random)
+            total = _round(format, total + term.astype(np.float64), random)
     return total
 
 
@@ -277,10 +268,9 @@ def _generator(format: Float) -> np.random.Generator | None:
     return None if format.rounding == "nearest" else np.random.default_rng(format.seed)
 
 
-def _rounded(
+def _round(
     format: Float, x: NDArray[Any], random: np.random.Generator | None
 ) -> NDArray[np.float64]:
-    """Return rounded values, as float64."""
     with np.errstate(over="ignore", invalid="ignore"):  # beyond float64, and NaN that signals
         x = x.astype(np.float64)
         unit = _binades(format, x)
@@ -327,7 +317,6 @@ def _floats(name: str, value: ArrayLike) -> NDArray[Any]:
 def _by_pieces(
     array: NDArray[Any], dtype: DTypeLike, function: Callable[[NDArray[Any]], NDArray[Any]]
 ) -> Any:
-    """Apply a function to an array, piece by piece."""
     flat, numbers = array.reshape(-1), np.empty(array.size, dtype)
     for at in range(0, flat.size, _PIECE):
         numbers[at : at + _PIECE] = function(flat[at : at + _PIECE])

@@ -31,7 +31,7 @@ from gradwire.presets.hybrid import *  # noqa: F403
 
 PRESETS: Mapping[str, Preset] = Registry(OWN)  #: in display order; those of plugins come last
 
-__all__ = ["PRESETS", "Preset", "codec", *(each.name for each in OWN)]
+__all__ = ["PRESETS", "Preset", "codec", *(preset.name for preset in OWN)]
 
 
 def codec(codec: str | Codec, /, **options: Any) -> Codec:
@@ -88,10 +88,10 @@ def codec(codec: str | Codec, /, **options: Any) -> Codec:
 def call_of(codec: object) -> str:
     """Return the call that makes a codec, "gradwire.adam(ratio=0.02)", or its repr."""
     if isinstance(codec, Mapping):
-        return f"{{{', '.join(f'{key!r}: {call_of(each)}' for key, each in codec.items())}}}"
-    found = [repr(codec)]
+        return f"{{{', '.join(f'{key!r}: {call_of(part)}' for key, part in codec.items())}}}"
+    calls = [repr(codec)]
     if not isinstance(codec, Codec):
-        return found[0]
+        return calls[0]
     for preset in OWN:
         parts = (codec, codec.sparsify, codec.quantize, codec.memory)
         options, shown = {}, []
@@ -104,8 +104,8 @@ def call_of(codec: object) -> str:
                     break
         with contextlib.suppress(ValueError, TypeError):  # of options of another preset
             if preset.build(**options) == codec:
-                found.append(f"gradwire.{preset.name}({', '.join(shown)})")
-    return min(found, key=len)  # a "float8" is a "dense" with more options
+                calls.append(f"gradwire.{preset.name}({', '.join(shown)})")
+    return min(calls, key=len)  # a "float8" is a "dense" with more options
 
 
 def required(preset: Preset) -> list[str]:
@@ -121,14 +121,14 @@ def required(preset: Preset) -> list[str]:
 def advice(value: object) -> str:
     """Return the end of an error for an invalid codec: what to pass, and what was given."""
     named = value if isinstance(value, str) else getattr(value, "__name__", None)
-    given = f"the {type(value).__name__} {value!r}"
+    shown = f"the {type(value).__name__} {value!r}"
     right = "gradwire.topk(ratio=0.01)"
     if isinstance(named, str) and named in PRESETS:
         preset = PRESETS[named]
         right = f"gradwire.{preset.call}"
         if value is preset.build:
-            given = f"the function {named} itself; call it"
+            shown = f"the function {named} itself; call it"
     elif isinstance(value, Part):
-        given = f"one part of a codec, {value!r}"
+        shown = f"one part of a codec, {value!r}"
         right = "gradwire.Codec(sparsify=..., quantize=..., memory=...)"
-    return f"such as {right}; got {given}"
+    return f"such as {right}; got {shown}"

@@ -67,7 +67,7 @@ def preset(
 
     def register(build: Callable[P, Codec]) -> Callable[P, Codec]:
         if build.__doc__:  # not with python -OO
-            build.__doc__ = _documented(build, example or {}, paper)
+            build.__doc__ = _full_docstring(build, example or {}, paper)
         found = Preset(
             name=build.__name__, build=build, summary=summary, paper=paper, example=example or {}
         )
@@ -84,20 +84,23 @@ def composition(
     indices: IndexCoding,
     exchange: Exchange,
 ) -> Codec:
-    """Return the codec with these parts."""
     return Codec(
         sparsify=sparsify, quantize=quantize, memory=memory, indices=indices, exchange=exchange
     )
 
 
-def _documented(build: Callable[..., Codec], example: Mapping[str, Any], paper: str | None) -> str:
+def _full_docstring(
+    build: Callable[..., Codec], example: Mapping[str, Any], paper: str | None
+) -> str:
     """Return the docstring of a preset with all options, what it returns and raises, and papers."""
-    text, _, own = inspect.cleandoc(build.__doc__ or "").partition("\n\nParameters\n----------\n")
+    text, _, options_text = inspect.cleandoc(build.__doc__ or "").partition(
+        "\n\nParameters\n----------\n"
+    )
     codec = build(**example)
     parts = [getattr(codec, field.name) for field in dataclasses.fields(codec)]
     options = []
     for name, option in inspect.signature(build).parameters.items():
-        entry = _entry(own, name)
+        entry = _entry(options_text, name)
         if not entry and name in _PARTS:
             kind, _, does = _entry(inspect.getdoc(Codec) or "", name).partition("\n")
             does = re.split(r"[.:]", does)[0]
@@ -126,8 +129,8 @@ def _doc(part: object) -> str:
 def _entry(text: str, name: str) -> str:
     """Return the lines on an option in a docstring, with this option's name alone; or nothing."""
     entry = rf"^(?:\w+, )*{name}(?:, \w+)*((?: :.*)?\n(?:    .*\n?)+)"
-    found = re.search(entry, f"{text}\n", re.MULTILINE)
-    return f"{name}{found[1].rstrip()}\n" if found else ""
+    match = re.search(entry, f"{text}\n", re.MULTILINE)
+    return f"{name}{match[1].rstrip()}\n" if match else ""
 
 
 def _citation(paper: str) -> str:

@@ -23,6 +23,7 @@ from gradwire.quantize.levels import Affine as Affine
 from gradwire.quantize.floats import Lossless as Lossless
 # isort: on
 
-QUANTIZERS: tuple[type[Quantizer], ...] = own_parts(Quantizer)  #: the quantizers of this package
+#: the quantizers of this package
+QUANTIZERS: tuple[type[Quantizer], ...] = own_parts(Quantizer)  # type: ignore[type-abstract]
 
-__all__ = ["Quantizer", *(each.__name__ for each in QUANTIZERS)]
+__all__ = ["Quantizer", *(part.__name__ for part in QUANTIZERS)]

@@ -1,5 +1,6 @@
 """The base class of quantizers."""
 
+import abc
 import dataclasses
 from typing import ClassVar
 
@@ -17,9 +18,9 @@ class Quantizer(Part):
     needs_memory: ClassVar[bool]  #: so little is sent that training may not converge without one
 
     @property
+    @abc.abstractmethod
     def summed_as(self) -> str | None:
         """The dtype in which values of several ranks can be summed on the wire, if they can."""
-        raise NotImplementedError
 
     @property
     def largest(self) -> float | None:
@@ -27,12 +28,12 @@ class Quantizer(Part):
         return None
 
     @property
+    @abc.abstractmethod
     def contracts(self) -> bool:
         """Whether its error is smaller than the values, whatever their order.
 
         Only then can a memory feed the error back: otherwise it would grow from encode to encode.
         """
-        raise NotImplementedError
 
     def check_summable(self, exchange: str) -> None:
         """Raise a ValueError if an exchange that sums on the wire cannot sum these values."""

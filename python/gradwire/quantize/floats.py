@@ -53,14 +53,6 @@ class Float16(Quantizer):
         """65504, unless values are scaled."""
         return None if self.scaled else 65504.0
 
-    def check_summable(self, exchange: str) -> None:
-        """Raise a ValueError for an exchange that sums on the wire, if values are scaled."""
-        if self.scaled:
-            raise ValueError(
-                f"{exchange} sums values on the wire, but Float16() scales the values of each rank "
-                "differently; pass quantize=gradwire.quantize.Float16(scaled=False) or BFloat16()"
-            )
-
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Float8(Codes):

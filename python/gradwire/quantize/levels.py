@@ -4,7 +4,7 @@ import dataclasses
 from typing import Annotated, ClassVar, Literal
 
 from gradwire import _validate
-from gradwire._validate import Check, Entries, Seed, Seed64
+from gradwire._validate import Bits, Check, Entries, Seed, Seed64
 from gradwire.quantize.base import Codes, Quantizer
 
 
@@ -48,7 +48,6 @@ class Uniform(Quantizer):
 
     @property
     def contracts(self) -> bool:
-        """Whether the rounding error is smaller than the values."""
         # In squares of the distance of two levels, an entry has a variance of p (1 - p), p from the
         # lower one to the upper. That of a block is largest if p is 1/2 in all of it: with "l2"
         # block / (4 levels^2) of the squared norm, as long as that is below 1 (the paper's bound is
@@ -149,13 +148,18 @@ class Affine(Quantizer):
     seed : int
         Seed of stochastic rounding, 0 to 2**64 - 1.
 
+    Raises
+    ------
+    ValueError
+        ``fit`` does not allow these bits, or this rounding.
+
     References
     ----------
     Choi, Venkataramani, Srinivasan, Gopalakrishnan, Wang, Chuang, "Accurate and Efficient 2-bit
     Quantized Neural Networks", MLSys 2019, section 3: ``"sawb"``.
     """
 
-    bits: Annotated[int, Check(_validate.integer, low=1, high=8)] = 4
+    bits: Bits = 4
     block: Entries | None = 64
     fit: Literal["range", "zero", "sawb", "squares"] = "squares"
     rounding: Literal["nearest", "stochastic"] = "nearest"
@@ -166,17 +170,18 @@ class Affine(Quantizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.fit == "zero" and self.bits == 1:
-            raise ValueError('fit="zero" needs at least 2 bits, got bits=1')
-        if self.rounding == "stochastic" and self.fit not in ("range", "zero"):
-            raise ValueError(
-                'rounding="stochastic" needs fit="range" or "zero", whose grids cover all values, '
-                f"got fit={self.fit!r}"
-            )
+        _validate.require(
+            self.fit != "zero" or self.bits > 1, 'fit="zero" needs at least 2 bits, got bits=1'
+        )
+        _validate.require(
+            self.rounding == "nearest" or self.fit in ("range", "zero"),
+            'rounding="stochastic" needs fit="range" or "zero", whose grids cover all values, '
+            "got fit={!r}",
+            self.fit,
+        )
 
     @property
     def contracts(self) -> bool:
-        """Whether the error is smaller than the values."""
         # Nearest to a grid that has zero, nothing is further from its code than from zero. Else an
         # error is half a step at most (rounded randomly, a variance of a quarter of a squared one),
         # and a block may be one magnitude, half of its range, among zeros.

@@ -166,7 +166,7 @@ class Report:
 
     def bytes_per_entry(self) -> float:
         """Return the bytes kept per entry of the parameters that have a state."""
-        numel = sum(each.numel for each in self.parameters if each.state_bytes)
+        numel = sum(row.numel for row in self.parameters if row.state_bytes)
         return self.state_bytes / max(numel, 1)
 
     def to_json(self) -> str:
@@ -202,8 +202,8 @@ class Report:
         buckets = self.collectives / max(self.steps, 1)
         stages = ("encode", "exchange", "decode")
         each_ms = ", ".join(f"{stage} {getattr(self, stage + '_ms'):.2f}" for stage in stages)
-        dense = [each.bytes_per_step for each in self.parameters if each.dense]
-        share = sum(dense) / max(sum(each.bytes_per_step for each in self.parameters), 1)
+        dense = [row.bytes_per_step for row in self.parameters if row.dense]
+        share = sum(dense) / max(sum(row.bytes_per_step for row in self.parameters), 1)
         named = {
             "codec": self.codec,
             "exchange": self.exchange,
@@ -224,7 +224,7 @@ class Report:
             "residual norm": _number(self.residual_norm, ".4g"),
             "memory": f"{size(self.state_bytes)}, {self.bytes_per_entry():.3g} bytes per entry",
         }
-        shown = sorted(self.parameters, key=lambda each: -each.numel)[:_ROWS]
+        shown = sorted(self.parameters, key=lambda row: -row.numel)[:_ROWS]
         lines = [
             f"gradwire, rank {self.rank} of {self.world_size}: {self.steps} steps",
             *(f"  {name:<15} {value}" for name, value in named.items() if value),
@@ -238,16 +238,14 @@ class Report:
 
 def _table(rows: Sequence[ParameterReport]) -> dict[str, list[str]]:
     return {
-        "parameter": [each.name for each in rows],
-        "entries": [f"{each.numel:,}" for each in rows],
-        "bytes/step": [f"{each.bytes_per_step:,.0f}" for each in rows],
-        "compression": [f"{each.compression:.1f}" for each in rows],
-        "achieved": [_number(each.achieved, ".3f") for each in rows],
-        "enc ms": [f"{each.encode_ms:.3f}" for each in rows],
-        "dec ms": [f"{each.decode_ms:.3f}" for each in rows],
-        "residual": [
-            "dense" if each.dense else _number(each.residual_norm, ".4g") for each in rows
-        ],
+        "parameter": [row.name for row in rows],
+        "entries": [f"{row.numel:,}" for row in rows],
+        "bytes/step": [f"{row.bytes_per_step:,.0f}" for row in rows],
+        "compression": [f"{row.compression:.1f}" for row in rows],
+        "achieved": [_number(row.achieved, ".3f") for row in rows],
+        "enc ms": [f"{row.encode_ms:.3f}" for row in rows],
+        "dec ms": [f"{row.decode_ms:.3f}" for row in rows],
+        "residual": ["dense" if row.dense else _number(row.residual_norm, ".4g") for row in rows],
     }
 
 
@@ -287,13 +285,13 @@ def add_scalars(
             for name, value in every.items()
             if isinstance(value, int | float) and name not in ("rank", "world_size")
         }
-        found = figures.parameters if parameters else ()
+        rows = figures.parameters if parameters else ()
     else:
-        numbers, found = figures, ()
+        numbers, rows = figures, ()
     for name, number in numbers.items():
         writer.add_scalar(f"{prefix}/{name}", float(number), step)
-    for each in found:
+    for row in rows:
         for name in _OF_A_PARAMETER:
-            value = getattr(each, name)
+            value = getattr(row, name)
             if value is not None:
-                writer.add_scalar(f"{prefix}.{name}/{each.name}", float(value), step)
+                writer.add_scalar(f"{prefix}.{name}/{row.name}", float(value), step)

@@ -23,4 +23,4 @@ from gradwire.schedule.base import recommended as recommended
 
 SCHEDULES: tuple[type[Schedule], ...] = own_parts(Schedule)  #: all schedules
 
-__all__ = ["Schedule", "recommended", *(each.__name__ for each in SCHEDULES)]
+__all__ = ["Schedule", "recommended", *(part.__name__ for part in SCHEDULES)]

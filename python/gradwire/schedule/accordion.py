@@ -31,6 +31,11 @@ class Accordion(Schedule):
     interval : int
         Epochs between two measurements, at least 1: 10 in the paper, 5 for language models.
 
+    Raises
+    ------
+    TypeError, ValueError
+        An option is invalid, or ``low`` below ``high``.
+
     References
     ----------
     Agarwal, Wang, Lee, Venkataraman, Papailiopoulos, "Accordion: Adaptive Gradient Communication
@@ -48,7 +53,7 @@ class Accordion(Schedule):
         for name in ("low", "high"):
             if not isinstance(getattr(self, name), Codec):
                 self._set(name, _validate.unit_interval(name, getattr(self, name)))
-        ratios = [each for each in (self.low, self.high) if not isinstance(each, Codec)]
+        ratios = [ratio for ratio in (self.low, self.high) if not isinstance(ratio, Codec)]
         if ratios != sorted(ratios, reverse=True):
             raise ValueError(
                 "low stands for low compression, which sends more: low must be at least high, "
@@ -84,8 +89,8 @@ class Accordion(Schedule):
         if not isinstance(setting, Codec):
             return with_ratio(codec, setting)
         setting = setting if shape is None else setting.for_shape(shape)
-        told = setting.exchange not in (BY_RANKS, codec.exchange)
-        if told or not codec._codec.same_kind(setting._codec):
+        is_other = setting.exchange not in (BY_RANKS, codec.exchange)
+        if is_other or not codec._codec.same_kind(setting._codec):
             raise ValueError(
                 "the settings of Accordion may differ from the attached codec only in how much "
                 f"they send, got {setting!r} for {codec!r}"

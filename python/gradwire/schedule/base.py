@@ -94,6 +94,11 @@ class WarmUp(Schedule):
         Ratios of the first epochs, each in (0, 1]. The default is that of the paper: 25 %, 6.25 %,
         1.5625 %, 0.4 % and 0.1 % of the entries.
 
+    Raises
+    ------
+    TypeError, ValueError
+        A ratio is no number, or out of its range.
+
     References
     ----------
     Lin, Han, Mao, Wang, Dally, "Deep Gradient Compression: Reducing the Communication Bandwidth
@@ -146,10 +151,10 @@ class WarmUp(Schedule):
 
     def codec_at(self, codec: Codec, epoch: int) -> Codec | None:
         """Return the codec for an epoch."""
-        own = ratio_of(codec)
+        ratio = ratio_of(codec)
         if epoch >= len(self.ratios):
             return codec
-        return with_ratio(codec, max(self.ratios[epoch], own))
+        return with_ratio(codec, max(self.ratios[epoch], ratio))
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -202,6 +207,11 @@ class BySteps(Schedule):
         One that depends on the epoch alone: not `Accordion`, which compares whole epochs.
     steps : int
         Steps that count as one epoch, at least 1: exchanged backward passes not rolled back.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An option is invalid, or the schedule depends on more than the epoch.
     """
 
     schedule: Schedule
@@ -232,7 +242,7 @@ class BySteps(Schedule):
         int
             Number of the epoch, from 0; no more than `last`.
         """
-        epoch, last = step // self.steps, self.last
+        epoch, last = step // self.steps, self.schedule.last
         return epoch if last is None else min(epoch, last)
 
     @property

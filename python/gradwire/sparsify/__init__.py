@@ -27,4 +27,4 @@ from gradwire.sparsify.thresholds import Trimmed as Trimmed
 
 SPARSIFIERS: tuple[type[Sparsifier], ...] = own_parts(Sparsifier)  #: those of this package
 
-__all__ = ["Sparsifier", *(each.__name__ for each in SPARSIFIERS)]
+__all__ = ["Sparsifier", *(part.__name__ for part in SPARSIFIERS)]

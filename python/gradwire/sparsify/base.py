@@ -42,5 +42,4 @@ class All(Sparsifier):
     magnitude: ClassVar[str | None] = None
 
     def count(self, numel: int) -> int:
-        """Return the number of entries that every rank sends: all."""
         return numel

@@ -13,13 +13,12 @@ _RatioOrK = Annotated[float, Check(_validate.ratio, k=True)]
 
 
 def _tile(name: str, value: object) -> tuple[int, int]:
-    if not isinstance(value, tuple | list) or len(value) != 2:
-        raise TypeError(f"{name} must be a pair (rows, columns) or None, got {value!r}")
+    rows, columns = _validate.pair(name, value, "rows, columns")
     high = _validate.MAX_NUMEL
-    rows, columns = (
-        _validate.integer(f"{name}[{i}]", side, low=1, high=high) for i, side in enumerate(value)
+    return (
+        _validate.integer(f"{name}[0]", rows, low=1, high=high),
+        _validate.integer(f"{name}[1]", columns, low=1, high=high),
     )
-    return rows, columns
 
 
 @dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
@@ -33,6 +32,11 @@ class TopK(OwnSelection):
     k : int, optional
         Number of entries, at least 1, instead of ``ratio``.
         A tensor with fewer non-zeros sends those.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Not exactly one of the two is given, or it is out of its range.
     """
 
     ratio: _RatioOrK | None = None
@@ -74,6 +78,11 @@ class RandomK(Sparsifier):
         Multiply values by n / k, which makes the decoded tensor an unbiased estimate. Only for
         codecs without a memory.
 
+    Raises
+    ------
+    TypeError, ValueError
+        Not exactly one of ``ratio`` and ``k`` is given, or an option is out of its range.
+
     References
     ----------
     Konečný, McMahan, Yu, Richtárik, Suresh, Bacon, "Federated Learning: Strategies for Improving
@@ -97,7 +106,6 @@ class RandomK(Sparsifier):
         super().__post_init__()
 
     def count(self, numel: int) -> int:
-        """Return the number of entries that every rank draws."""
         if self.ratio is not None:
             return min(max(1, math.floor(self.ratio * numel)), numel)
         assert self.k is not None
@@ -177,6 +185,11 @@ class ChunkTopK(OwnSelection):
         Columns of the matrix, only with a tile; `for_shape` fills it in. With a tile but no
         columns, the shape is unknown and the tensor is divided into chunks.
 
+    Raises
+    ------
+    ValueError
+        There are columns, but no tile.
+
     References
     ----------
     Chen et al., "ScaleCom: Scalable Sparsified Gradient Compression for Communication-Efficient
@@ -195,8 +208,8 @@ class ChunkTopK(OwnSelection):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.columns is not None and self.tile is None:
-            raise ValueError(f"columns needs a tile, got columns={self.columns!r} and no tile")
+        needless = self.columns is not None and self.tile is None
+        _validate.require(not needless, "columns needs a tile, got columns={}", self.columns)
 
     def for_shape(self, shape: Sequence[int]) -> Self:
         """Return the part for tensors of this shape: tiles for matrices, chunks otherwise."""

@@ -61,9 +61,9 @@ def attach(
         there is only one process, which sends nothing.
     """
     handle = attach_prepared(accelerator, model, codec, optimizer, **options)
-    for each in accelerator._custom_objects:
-        if isinstance(each, _State) and each.model is model:  # of an earlier attach()
-            each.handle, each.policy = handle, policy
+    for state in accelerator._custom_objects:
+        if isinstance(state, _State) and state.model is model:  # of an earlier attach()
+            state.handle, state.policy = handle, policy
             return handle
     accelerator.register_for_checkpointing(_State(accelerator, model, handle, policy))
     return handle
@@ -99,7 +99,6 @@ class _State:
         self.handle, self.policy = handle, policy
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the states; none of a single process."""
         to = None if self.accelerator.project_configuration.save_on_each_node else 0
         return {} if self.handle is None else rank_files.gathered(self.handle, to)
 

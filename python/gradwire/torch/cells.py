@@ -50,10 +50,10 @@ def encoded(
     power, per_step = 2.0**exponent, float(np.float32(1) / np.float32(most))
     words, codes = [], []
     for start in range(0, numel, _stride(block)):
-        given = x[start : start + _stride(block)].to(torch.float32)
+        values = x[start : start + _stride(block)].to(torch.float32)
         # Of a last block that is shorter, its last value again: it has the same ends.
-        short = -len(given) % block
-        rows = torch.cat([given, given[-1:].expand(short)]).view(-1, block)
+        short = -len(values) % block
+        rows = torch.cat([values, values[-1:].expand(short)]).view(-1, block)
         low, high = (
             (ends * power).clamp(-_MOST, _MOST) + 0.0 for ends in (rows.amin(1), rows.amax(1))
         )
@@ -62,7 +62,7 @@ def encoded(
         words.append(torch.stack([step, base], 1).to(torch.float16))
         inverse = torch.where(step > 0, torch.ones_like(step).div_(step), 0.0)
         place = rows.mul(power).sub_(base[:, None]).mul_(inverse[:, None]).clamp_(0.0, most)
-        place = place.view(-1)[: len(given)]
+        place = place.view(-1)[: len(values)]
         whole = place.trunc()
         above = _chosen(key, start, place.sub_(whole))
         codes.append(packed(whole.to(torch.uint8).add_(above), bits))
@@ -179,8 +179,8 @@ def _settled(key: int, position: int, chance: float) -> bool:
 
 def _bits(key: int, position: Number) -> Number:
     """Return the random numbers of 32 bits at positions."""
-    found = _finalized((position + (key & _WORD)) & _WORD)
-    return _finalized((found + (key >> 32)) & _WORD)
+    mixed = _finalized((position + (key & _WORD)) & _WORD)
+    return _finalized((mixed + (key >> 32)) & _WORD)
 
 
 def _finalized(x: Number) -> Number:

@@ -21,7 +21,7 @@ from gradwire.torch.engine.engine import Engine, left_on_error
 from gradwire.torch.engine.parameter import ParameterSlot, set_codec
 from gradwire.torch.engine.step import Step
 from gradwire.torch.errors import AgreementError, ExchangeError, GradientError, TensorError, fresh
-from gradwire.torch.exchange import ExchangeRouter
+from gradwire.torch.exchange import build
 from gradwire.torch.transport import ProcessGroups, RankTopology, Transport
 
 __all__ = ["Reducer", "Work", "all_reduce"]
@@ -79,7 +79,7 @@ def connect(transport: Transport, like: Sequence[torch.Tensor]) -> Engine:
         agree(messages, "connected", {"carriers of frames": device_backends})
         frames = transport.make(device_backends)
         transport.connect(frames, device_backends, like)
-        exchange = ExchangeRouter(frames, transport.make(), device_backends)
+        exchange = build(None, frames, transport.make, device_backends, check_result=False)
         place = RankTopology.alone(messages.rank, messages.size)
         return Engine(exchange, ControlChannel(messages), place, transport)
 
@@ -127,15 +127,15 @@ def _agree(
     """
     parameters = [slot for contents, _ in buckets for slot in contents.compressed]
     limits = [slot.limit.state() for slot in parameters]
-    own = f"{checksum(sorted(call.facts.items())):08x}{checksum(limits):08x}{call.message}"
-    messages = control.compare(call.name, own)
-    if any(message[:8] != own[:8] for message in messages):
+    mine = f"{checksum(sorted(call.facts.items())):08x}{checksum(limits):08x}{call.message}"
+    messages = control.compare(call.name, mine)
+    if any(message[:8] != mine[:8] for message in messages):
         try:
             with control.act("disagreement") as channel:
                 agree(channel, f"called {call.name}", call.facts)
         except ValueError as error:
             raise AgreementError(str(error)) from None
-    if any(message[8:16] != own[8:16] for message in messages):
+    if any(message[8:16] != mine[8:16] for message in messages):
         for slot in parameters:
             slot.limit.reset()
     if call.on_messages is not None:
@@ -184,7 +184,7 @@ class Work:
             for tensors, buffer in zip(self._into, buffers, strict=True):
                 if self._factor != 1.0:
                     buffer.mul_(self._factor)
-                parts = torch.split(buffer, [each.numel() for each in tensors])
+                parts = torch.split(buffer, [tensor.numel() for tensor in tensors])
                 for tensor, part in zip(tensors, parts, strict=True):
                     tensor.copy_(part.view(tensor.shape))
 
@@ -297,13 +297,13 @@ class Reducer:
 
         Only the observed frame sizes are kept between calls.
         """
-        kept = self._slots.get(state)
-        if kept is None or kept.numel != tensor.numel():
-            kept = ParameterSlot("", torch.empty(tensor.shape, dtype=tensor.dtype, device="meta"))
-            self._slots[state] = kept
-        set_codec(kept, codec)
+        slot = self._slots.get(state)
+        if slot is None or slot.numel != tensor.numel():
+            slot = ParameterSlot("", torch.empty(tensor.shape, dtype=tensor.dtype, device="meta"))
+            self._slots[state] = slot
+        set_codec(slot, codec)
         name = f"{index}" if state.name is None else state.name
-        return ParameterSlot(name, kept.tensor, kept.codec, state, kept.limit, turn=index)
+        return ParameterSlot(name, slot.tensor, slot.codec, state, slot.limit, turn=index)
 
 
 _REDUCERS: "weakref.WeakKeyDictionary[dist.ProcessGroup, Reducer]" = weakref.WeakKeyDictionary()
@@ -383,15 +383,14 @@ def all_reduce(
 
 
 def _pairs(tensor: Tensors, codec: Codec, state: States) -> list[tuple[torch.Tensor, State]]:
-    """Return each tensor with its state, or raise a TypeError or ValueError."""
     codec = as_codec(codec, "all_reduce()")
     check_frames(codec, "all_reduce()")
     tensors: list[Any] = list(tensor) if isinstance(tensor, list | tuple) else [tensor]
     states: list[Any] = list(state) if isinstance(state, list | tuple) else [state]
-    if not tensors or not len(tensors) == len(states) == len({id(each) for each in states}):
+    if not tensors or not len(tensors) == len(states) == len({id(state) for state in states}):
         raise ValueError(
             "pass tensors with a state of its own for each, got "
-            f"{len(tensors)} tensors and {len({id(each) for each in states})} states"
+            f"{len(tensors)} tensors and {len({id(state) for state in states})} states"
         )
     pairs = list(zip(tensors, states, strict=True))
     for index, pair in enumerate(pairs):
@@ -400,7 +399,6 @@ def _pairs(tensor: Tensors, codec: Codec, state: States) -> list[tuple[torch.Ten
 
 
 def _factor(op: Op, codec: Codec, world_size: int) -> float:
-    """Return the factor for an average."""
     if _validate.choice("op", op, get_args(Op)) == "mean":
         return 1.0
     if codec.exchange.means_senders:
@@ -412,7 +410,7 @@ def _check(index: int, codec: Codec, tensor: torch.Tensor, state: State) -> None
     if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or tensor.is_meta:
         raise TypeError(f"tensor {index} must be a dense tensor with values, got {tensor!r}")
     if tensor.dtype not in _DTYPES:
-        names = ", ".join(str(each).removeprefix("torch.") for each in _DTYPES)
+        names = ", ".join(str(dtype).removeprefix("torch.") for dtype in _DTYPES)
         raise TypeError(f"tensor {index} must be one of {names}, got {tensor.dtype}")
     if tensor.requires_grad and tensor.is_leaf and torch.is_grad_enabled():
         raise ValueError(
@@ -438,7 +436,6 @@ def _check(index: int, codec: Codec, tensor: torch.Tensor, state: State) -> None
 
 
 def _facts(pairs: Sequence[tuple[torch.Tensor, State]], codec: Codec, op: Op) -> dict[str, Any]:
-    """Return the values that must be equal on all ranks."""
     described = [
         (tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), state.name)
         for tensor, state in pairs

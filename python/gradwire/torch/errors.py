@@ -135,7 +135,9 @@ def kind_of(cause: BaseException) -> type[ExchangeError]:
     return type(cause) if isinstance(cause, ExchangeError) else ExchangeError
 
 
-_INNER = tuple(os.path.dirname(each.__file__) + os.sep for each in (errors, torch) if each.__file__)
+_INNER = tuple(
+    os.path.dirname(module.__file__) + os.sep for module in (errors, torch) if module.__file__
+)
 """Where the sources of gradwire and torch are."""
 
 

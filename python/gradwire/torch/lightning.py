@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lightning.pytorch import Callback
 else:
     _names = "lightning.pytorch", "pytorch_lightning"
-    for _name in sorted(_names, key=lambda each: not sys.modules.get(each)):  # an imported one
+    for _name in sorted(_names, key=lambda name: not sys.modules.get(name)):  # an imported one
         with contextlib.suppress(ImportError):
             Callback = importlib.import_module(_name).Callback
             break

@@ -7,7 +7,7 @@
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch.optim import Optimizer
@@ -17,20 +17,6 @@ __all__ = ["adapt"]
 
 Family = Literal["adam", "sgd"]
 """The rule by which an optimizer makes its steps."""
-
-
-class OptimizerHooks(Protocol):
-    """The interface between an adapted optimizer and the attachment of one model."""
-
-    def prepare(self) -> dict[int, bool]:
-        """Exchange gradients that are still local; raise if any cannot be applied.
-
-        Returns the ids of the parameters that torch must not update. Of those with True, ``.grad``
-        is a step of the codec; those with False are not updated at all.
-        """
-
-    def moments(self) -> "Mapping[torch.Tensor, dict[str, Any]]":
-        """Return states for uncompressed training, of parameters with moments in a codec."""
 
 
 def adapt(optimizer: Optimizer) -> Optimizer:
@@ -114,11 +100,12 @@ class OptimizerAdapter:
 
     def __init__(self, family: Family) -> None:
         self._update = _update_adam if family == "adam" else _update_sgd
-        self._links: tuple[OptimizerHooks, ...] = ()
+        self._links: tuple[Any, ...] = ()  # an `OptimizerLink` of each attachment
         self._handles: tuple[RemovableHandle, ...] = ()
         self._stays = False  # after the last attachment
-        self._hidden: list[tuple[torch.Tensor, torch.Tensor]] = []  # parameters, gradients
-        self._steps: dict[int, bool] = {}  # by ids of parameters: see `OptimizerHooks.prepare`
+        # Parameters and their gradients, by ids of parameters.
+        self._hidden: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._steps: dict[int, bool] = {}  # by ids of parameters: see `OptimizerLink.prepare`
         self._scales = False  # torch's loss scaler leaves it to the optimizer to unscale
 
     @classmethod
@@ -158,12 +145,12 @@ class OptimizerAdapter:
 
     # What an attachment calls -----------------------------------------------------------------
 
-    def attach(self, optimizer: Optimizer, link: OptimizerHooks) -> None:
+    def attach(self, optimizer: Optimizer, link: object) -> None:
         """Serve this attachment as well, from now on."""
         self._links = (*self._links, link)
         self._let_scale(optimizer)
 
-    def detach(self, optimizer: Optimizer, link: OptimizerHooks) -> None:
+    def detach(self, optimizer: Optimizer, link: object) -> None:
         """Stop serving this attachment."""
         self._links = tuple(other for other in self._links if other is not link)
         self._let_scale(optimizer)
@@ -184,49 +171,44 @@ class OptimizerAdapter:
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """Prepare the step, after its closure and the hooks of users have run."""
-        if not self._applies(optimizer):
+        if not self._links and not self._applies(optimizer):
             return None
-        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        kwargs = dict(kwargs)
+        closure = args[1] if len(args) > 1 else kwargs.pop("closure", None)
 
         def begin() -> Any:
             loss = None if closure is None else closure()
-            self._hide(optimizer)
+            if self._hidden:  # after a step that raised
+                self._restore()
+            self._steps = {}
+            for link in self._links:
+                self._steps |= link.prepare()
+            for group in optimizer.param_groups:
+                corrected = group.get("corrected")
+                for tensor in group["params"]:
+                    if tensor.grad is not None and (corrected or id(tensor) in self._steps):
+                        self._hidden[id(tensor)] = tensor, tensor.grad
+                        tensor.grad = None
             return loss
 
-        return (args[0], begin), {
-            name: value for name, value in kwargs.items() if name != "closure"
-        }
-
-    def _hide(self, optimizer: Optimizer) -> None:
-        self._restore()  # after a step that raised
-        self._steps = {}
-        for link in self._links:
-            self._steps |= link.prepare()
-        for group in optimizer.param_groups:
-            for tensor in group["params"]:
-                if tensor.grad is not None and (
-                    group.get("corrected") or id(tensor) in self._steps
-                ):
-                    self._hidden.append((tensor, tensor.grad))
-                    tensor.grad = None
+        return (args[0], begin), kwargs
 
     def _restore(self) -> None:
         """Put hidden gradients back, unless there are new ones."""
-        for parameter, gradient in self._hidden:
+        for parameter, gradient in self._hidden.values():
             if parameter.grad is None:
                 parameter.grad = gradient
         self._hidden.clear()
 
     @torch.no_grad()
     def _after_step(self, optimizer: Optimizer, *_: object) -> None:
-        hidden = {id(parameter): gradient for parameter, gradient in self._hidden}
+        hidden = dict(self._hidden)
         self._restore()
         for group in optimizer.param_groups if hidden else ():
             updates = [
-                (parameter, hidden[id(parameter)])
-                for parameter in group["params"]
-                if id(parameter) in hidden
-                and (group.get("corrected") or self._steps[id(parameter)])
+                hidden[key]
+                for key in map(id, group["params"])
+                if key in hidden and (group.get("corrected") or self._steps[key])
             ]
             if updates:
                 parameters, steps = map(list, zip(*updates, strict=True))

@@ -1,5 +1,7 @@
 """Encoding of torch tensors and decoding into them, with the backend of their device."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -185,3 +187,25 @@ def decode_add(frame: Frame | Buffer | torch.Tensor, out: torch.Tensor, scale: f
         As `decode`; ``out`` is unchanged.
     """
     backends.backend_for(frame, out).decode_add(frame, out, scale)
+
+
+def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the bytes of a dense tensor, row by row; on the CPU they share its memory if possible.
+
+    Conjugate and negative views, whose memory holds other values, are resolved.
+    """
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg()
+    return plain.contiguous().reshape(-1).view(torch.uint8)
+
+
+def has_no_gaps(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Return whether the entries of such a tensor fill their memory, each in its own place.
+
+    Dimensions may be in any order: (3, 4) with strides (1, 3) has none, with strides (8, 1) it has.
+    """
+    end = 1
+    for stride, size in sorted(zip(strides, shape, strict=True)):
+        if size != 1 and stride != end:
+            return False
+        end *= size
+    return True

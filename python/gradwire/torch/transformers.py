@@ -146,7 +146,7 @@ class Compress(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """Add figures to the logs of training steps."""
         if self.handle is not None and self._log and logs is not None and "loss" in logs:
-            figures = {f"gradwire/{name}": each for name, each in self.handle.metrics().items()}
+            figures = {f"gradwire/{name}": figure for name, figure in self.handle.metrics().items()}
             logs.update(figures)
             state.log_history[-1].update(figures)
 

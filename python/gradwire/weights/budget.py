@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gradwire import _validate
+from gradwire._validate import Checked, NotNegative, require
 from gradwire.quantize import Affine
 
 _UNITS = 1 << 16
@@ -17,7 +17,7 @@ _GRID = Affine(4, 64)
 
 
 @dataclasses.dataclass(frozen=True)
-class Budget:
+class Budget(Checked):
     """An average number of bits per weight, divided among tensors to lower the loss most.
 
     Use it instead of an `Affine` in the rules of `gradwire.torch.weights.pack`, for all parameters
@@ -46,17 +46,15 @@ class Budget:
         An argument is invalid.
     """
 
-    bits: float
+    bits: NotNegative
     choices: tuple[int, ...] = (2, 3, 4, 8)
     loss: Callable[[], Any] | None = None
     grid: Affine = _GRID
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "bits", _validate.positive("bits", self.bits))
-        choices = tuple(sorted(set(self.choices)))
-        if not choices:
-            raise ValueError("choices must have at least one number of bits, got none")
-        object.__setattr__(self, "choices", choices)
+        super().__post_init__()
+        self._set("choices", tuple(sorted(set(self.choices))))
+        require(self.choices, "choices must have at least one number of bits, got none")
         self.grids  # noqa: B018  raises if a choice is not possible
 
     @property
@@ -75,10 +73,10 @@ def allocate(
     total cost is the least one for those. NaN is a cost above all others. The smallest sizes must
     be within the limit.
     """
-    least = [min(each) for each in sizes]
+    least = [min(choices) for choices in sizes]
     room = limit - sum(least)
-    extras = [[size - low for size in each] for each, low in zip(sizes, least, strict=True)]
-    unit = math.gcd(*(extra for each in extras for extra in each)) or 1
+    extras = [[size - low for size in choices] for choices, low in zip(sizes, least, strict=True)]
+    unit = math.gcd(*(extra for choices in extras for extra in choices)) or 1
     unit = max(unit, -(-room // _UNITS))
     width = min(room, sum(map(max, extras))) // unit + 1
     total = np.zeros(width)  # the least cost of the tensors so far within so many units

@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire import _native
+from gradwire._validate import require
 from gradwire.errors import CorruptFileError
 from gradwire.weights.file import File
-from gradwire.weights.header import check_version, parse_json
+from gradwire.weights.header import check_version, parse_json, require_valid
 from gradwire.weights.packed import Packed
 from gradwire.weights.saving import Content, bytes_of, write
 
@@ -60,20 +61,19 @@ class Gram:
     mean: NDArray[np.float64]
 
     def __post_init__(self) -> None:
-        for name in ("matrix", "mean"):
-            dtype = getattr(getattr(self, name), "dtype", None)
-            if dtype != np.float64:
-                raise TypeError(f"{name} must be a numpy array of float64, got {dtype}")
-        shape = self.matrix.shape
-        if len(shape) not in (2, 3) or shape[-1] != shape[-2]:
-            raise ValueError(f"a Gram matrix has shape (n, n) or (groups, n, n), got {shape}")
-        if self.mean.shape != shape[:-1]:
-            raise ValueError(f"the mean must have shape {shape[:-1]}, got {self.mean.shape}")
-        if self.count < 1:
-            raise ValueError(f"count must be at least 1, got {self.count}")
+        for name, array in (("matrix", self.matrix), ("mean", self.mean)):
+            dtype, message = (
+                getattr(array, "dtype", None),
+                "{} must be a numpy array of float64, got {}",
+            )
+            require(dtype == np.float64, message, name, dtype, kind=TypeError)
+        shape, mean = self.matrix.shape, self.mean.shape
+        square = len(shape) in (2, 3) and shape[-1] == shape[-2]
+        require(square, "a Gram matrix has shape (n, n) or (groups, n, n), got {}", shape)
+        require(mean == shape[:-1], "the mean must have shape {}, got {}", shape[:-1], mean)
+        require(self.count >= 1, "count must be at least 1, got {}", self.count)
 
     def __repr__(self) -> str:
-        """Shape and count."""
         return f"Gram({self.matrix.shape}, of {self.count} inputs)"
 
     @property
@@ -107,11 +107,11 @@ class Gram:
         float
             Root mean square of the change of outputs (without a bias), as a share of theirs.
         """
-        if math.prod(packed.shape) % (self.width * self.groups):
-            raise ValueError(
-                f"a weight of shape {packed.shape} does not multiply {self.groups} groups of "
-                f"{self.width} inputs"
-            )
+        require(
+            math.prod(packed.shape) % (self.width * self.groups) == 0,
+            "a weight of shape {} does not multiply {} groups of {} inputs",
+            *(packed.shape, self.groups, self.width),
+        )
         rows = np.ascontiguousarray(array, np.float32).reshape(-1, self.width)
         decoded = (packed.unpack() if isinstance(packed, Packed) else packed).reshape(rows.shape)
         lost = norm = 0.0
@@ -133,51 +133,44 @@ class Gram:
         Li, Yin, Lee, Xiao, Panda, "GPTAQ: Efficient Finetuning-Free Quantization for Asymmetric
         Calibration", ICML 2025, section 4, where it is part of GPTQ; here any solver follows.
         """
-        made = []
+        parts = []
         crosses = cross.reshape(self.groups, self.width, self.width)
-        for (part, matrix), own in zip(self.parts(w), crosses, strict=True):
-            damp = _DAMP * np.trace(matrix) / self.width
-            if damp == 0:
-                made.append(part)
-                continue
-            damped = matrix + damp * np.eye(self.width)
-            change = np.linalg.solve(damped, (own - matrix).T @ part.T.astype(np.float64)).T
-            made.append((part + change).astype(np.float32))
-        return np.concatenate(made)
+        for (part, matrix), other in zip(self.parts(w), crosses, strict=True):
+            if damp := _DAMP * np.trace(matrix) / self.width:
+                damped = matrix + damp * np.eye(self.width)
+                change = np.linalg.solve(damped, (other - matrix).T @ part.T.astype(np.float64)).T
+                part = (part + change).astype(np.float32)
+            parts.append(part)
+        return np.concatenate(parts)
 
     def __add__(self, other: "Gram") -> "Gram":
         """Return the statistics of the inputs of both."""
         if not isinstance(other, Gram):
             return NotImplemented
-        if self.matrix.shape != other.matrix.shape:
-            raise ValueError(
-                f"Gram matrices of shapes {self.matrix.shape} and {other.matrix.shape} belong to "
-                "different layers"
-            )
+        shapes = self.matrix.shape, other.matrix.shape
+        alike = shapes[0] == shapes[1]
+        require(alike, "Gram matrices of shapes {} and {} belong to different layers", *shapes)
         count = self.count + other.count
         mean = self.mean * (self.count / count) + other.mean * (other.count / count)
         return Gram(self.matrix + other.matrix, count, mean)
 
 
-def flaw(gram: Gram) -> str | None:
-    """Return why a matrix is not a Gram matrix, or None; needs memory for some rows."""
-    if not np.isfinite(gram.mean).all():
-        return "its mean is not finite"
+def _check(gram: Gram, name: str) -> None:
+    """Raise a CorruptFileError unless it is a Gram matrix; needs memory for some rows."""
+    require_valid(np.isfinite(gram.mean).all(), "its mean is not finite", name=name)
     n = gram.width
     for matrix in gram.matrix.reshape(-1, n, n):
-        scale = np.sqrt(np.maximum(matrix.diagonal(), 0))
-        if not np.isfinite(scale).all():
-            return "its Gram matrix is not finite"
-        if matrix.diagonal().min(initial=0) < 0:
-            return "its Gram matrix has a negative diagonal"
+        diagonal = matrix.diagonal()
+        require_valid(np.isfinite(diagonal).all(), "its Gram matrix is not finite", name=name)
+        positive = diagonal.min(initial=0) >= 0
+        require_valid(positive, "its Gram matrix has a negative diagonal", name=name)
+        scale = np.sqrt(diagonal)
         for at in range(0, n, _TILE):
             rows = matrix[at : at + _TILE]
-            if not np.isfinite(rows).all():
-                return "its Gram matrix is not finite"
+            require_valid(np.isfinite(rows).all(), "its Gram matrix is not finite", name=name)
             apart = np.abs(rows - matrix[:, at : at + _TILE].T)
-            if (apart > _ASYMMETRY * scale[at : at + _TILE, None] * scale).any():
-                return "its Gram matrix is not symmetric"
-    return None
+            alike = (apart <= _ASYMMETRY * scale[at : at + _TILE, None] * scale).all()
+            require_valid(alike, "its Gram matrix is not symmetric", name=name)
 
 
 def save_grams(path: str | os.PathLike[str], grams: Mapping[str, Gram]) -> None:
@@ -222,6 +215,10 @@ def load_grams(path: str | os.PathLike[str]) -> dict[str, Gram]:
     path : path-like
         From `save_grams` or ``gradwire.torch.weights.Calibration.save``.
 
+    Returns
+    -------
+    dict of str to Gram
+
     Raises
     ------
     CorruptFileError
@@ -236,31 +233,28 @@ def load_grams(path: str | os.PathLike[str]) -> dict[str, Gram]:
 
 
 def _read_counts(file: File) -> dict[str, Any]:
-    if KEY not in file.metadata:
-        raise CorruptFileError("it holds no Gram matrices: give what `Calibration.save` wrote")
+    there = KEY in file.metadata
+    require_valid(there, "it holds no Gram matrices: give what `Calibration.save` wrote")
     about = parse_json(file.metadata[KEY], f"metadata {KEY!r}")
     check_version(about, "Gram matrices")
-    counts = about.get("counts")
-    if not isinstance(counts, dict):
-        raise CorruptFileError(f"metadata {KEY!r} gives no counts")
-    if strange := set(file) - {prefix + name for name in counts for prefix in (_MATRIX, _MEAN)}:
-        raise CorruptFileError("the metadata does not mention it", min(strange))
-    return counts
+    counts: Any = about.get("counts")
+    require_valid(isinstance(counts, dict), "metadata {!r} gives no counts", KEY)
+    expected = {prefix + name for name in counts for prefix in (_MATRIX, _MEAN)}
+    unknown = min(set(file) - expected, default=None)
+    require_valid(unknown is None, "the metadata does not mention it", name=unknown)
+    return dict(counts)
 
 
 def _read(file: File, name: str, count: Any) -> Gram:
-    try:
-        matrix, mean = file[_MATRIX + name], file[_MEAN + name]
-    except KeyError:
-        raise CorruptFileError("its matrix or its mean is not there", name) from None
-    if type(count) is not int or count < 1:
-        raise CorruptFileError(f"its inputs are {count!r:.100}", name)
+    there = _MATRIX + name in file and _MEAN + name in file
+    require_valid(there, "its matrix or its mean is not there", name=name)
+    require_valid(type(count) is int and count >= 1, "its inputs are {!r:.100}", count, name=name)
+    matrix, mean = file[_MATRIX + name], file[_MEAN + name]
     if not (isinstance(matrix, np.ndarray) and isinstance(mean, np.ndarray) and matrix.size):
         raise CorruptFileError("it is not a Gram matrix", name)
     try:
         gram = Gram(matrix, count, mean)
     except (TypeError, ValueError) as error:
         raise CorruptFileError(str(error), name) from None
-    if (found := flaw(gram)) is not None:
-        raise CorruptFileError(found, name)
+    _check(gram, name)
     return gram

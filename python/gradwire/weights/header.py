@@ -4,6 +4,7 @@ import base64
 import dataclasses
 import json
 import math
+import re
 import zlib
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwire._validate import MAX_NUMEL
+from gradwire._validate import MAX_NUMEL, require
 from gradwire.errors import CorruptFileError
 from gradwire.weights import coding
 from gradwire.weights.packed import DTYPES
@@ -75,8 +76,8 @@ def dtype_named(name: str) -> np.dtype[Any] | None:
 
 def name_of(dtype: np.dtype[Any]) -> str | None:
     """Return the name of a dtype in files; None if they cannot hold it."""
-    names = [name for name, each in _DTYPES.items() if each == dtype.newbyteorder("<")]
-    names += [name for name, each in _FURTHER.items() if each == dtype.name]
+    names = [name for name, known in _DTYPES.items() if known == dtype.newbyteorder("<")]
+    names += [name for name, known in _FURTHER.items() if known == dtype.name]
     return names[0] if names else None
 
 
@@ -87,26 +88,37 @@ def bits_of(name: str) -> int | None:
     return _SMALL.get(name) or (None if name not in _FURTHER else 16 if name == "BF16" else 8)
 
 
+def require_valid(holds: object, reason: str, *values: object, name: str | None = None) -> None:
+    """Raise a CorruptFileError, of a tensor if it is named, unless something holds of a file.
+
+    Values are formatted only then: they may be as long as the file says.
+    """
+    if not holds:
+        raise CorruptFileError(reason.format(*values), name)
+
+
 class Section:
     """The entry of one tensor in the header."""
 
     def __init__(self, name: str, fields: Any) -> None:
-        if not isinstance(fields, dict) or set(fields) != {"dtype", "shape", "data_offsets"}:
-            raise CorruptFileError("the header does not give dtype, shape and data_offsets", name)
+        known = isinstance(fields, dict) and fields.keys() == {"dtype", "shape", "data_offsets"}
+        require_valid(known, "the header does not give dtype, shape and data_offsets", name=name)
         self.dtype, self.range = fields["dtype"], fields["data_offsets"]
         self.shape = _shape(fields["shape"], name)
-        if not isinstance(self.dtype, str):
-            raise CorruptFileError(f"its dtype is {self.dtype!r:.100}", name)
-        if not _are_whole(self.range) or len(self.range) != 2 or self.range[0] > self.range[1]:
-            raise CorruptFileError(f"data_offsets are {self.range!r:.100}", name)
+        require_valid(isinstance(self.dtype, str), "its dtype is {!r:.100}", self.dtype, name=name)
+        ordered = (
+            _are_whole(self.range) and len(self.range) == 2 and self.range == sorted(self.range)
+        )
+        require_valid(ordered, "data_offsets are {!r:.100}", self.range, name=name)
         bits, entries, (begin, end) = bits_of(self.dtype), math.prod(self.shape), self.range
-        if math.prod(n for n in self.shape if n) * (bits or 8) // 8 > _MOST_BYTES:
-            raise CorruptFileError(f"its shape {self.shape} cannot be addressed", name)
+        reach = math.prod(n for n in self.shape if n) * (bits or 8) // 8
+        require_valid(
+            reach <= _MOST_BYTES, "its shape {} cannot be addressed", self.shape, name=name
+        )
         # A dtype that this library does not know is stored as it is, in any number of bytes.
-        if bits is not None and 8 * (end - begin) != entries * bits:
-            raise CorruptFileError(
-                f"{entries} entries of {self.dtype} are not at {begin} to {end}", name
-            )
+        fits = bits is None or 8 * (end - begin) == entries * bits
+        place = (entries, self.dtype, begin, end)
+        require_valid(fits, "{} entries of {} are not at {} to {}", *place, name=name)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -134,16 +146,16 @@ class RawTensor:
 
     def __post_init__(self) -> None:
         bits, entries = bits_of(self.dtype), math.prod(self.shape)
-        if self.data.dtype != np.uint8 or self.data.ndim != 1:
-            raise ValueError(f"data must be uint8 of one dimension, got {self.data.dtype}")
-        if bits is not None and 8 * self.nbytes != bits * entries:
-            raise ValueError(
-                f"{entries} entries of {self.dtype} take {bits * entries} bits, got {self.nbytes} "
-                "bytes"
-            )
+        data = self.data
+        is_flat = data.dtype == np.uint8 and data.ndim == 1
+        require(is_flat, "data must be uint8 of one dimension, got {}", data.dtype)
+        require(
+            bits is None or 8 * self.nbytes == bits * entries,
+            "{} entries of {} take {} bits, got {} bytes",
+            *(entries, self.dtype, (bits or 0) * entries, self.nbytes),
+        )
 
     def __repr__(self) -> str:
-        """Dtype, shape and bytes."""
         return f"RawTensor({self.dtype!r}, {self.shape}, {self.nbytes} bytes)"
 
     @property
@@ -162,14 +174,15 @@ class RawTensor:
         return array if array.flags.aligned else array.copy()
 
 
-def _shape(given: Any, name: str) -> tuple[int, ...]:
-    if not _are_whole(given) or len(given) > 64:
-        raise CorruptFileError(f"its shape is {given!r:.100}", name)
-    return tuple(given)
+def _shape(sizes: Any, name: str) -> tuple[int, ...]:
+    require_valid(
+        _are_whole(sizes) and len(sizes) <= 64, "its shape is {!r:.100}", sizes, name=name
+    )
+    return tuple(sizes)
 
 
-def _are_whole(given: Any) -> bool:
-    return isinstance(given, list) and all(type(n) is int and 0 <= n < 2**63 for n in given)
+def _are_whole(numbers: Any) -> bool:
+    return isinstance(numbers, list) and all(type(n) is int and 0 <= n < 2**63 for n in numbers)
 
 
 def parse_json(data: bytes | str, what: str) -> dict[str, Any]:
@@ -191,17 +204,18 @@ def parse_json(data: bytes | str, what: str) -> dict[str, Any]:
             json.dumps(fields, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise CorruptFileError(f"{what} is not JSON: {error!s:.200}") from None
-    if not isinstance(fields, dict):
-        raise CorruptFileError(f"{what} is not a JSON object")
-    return fields
+    require_valid(isinstance(fields, dict), "{} is not a JSON object", what)
+    return dict(fields)
 
 
 def check_version(about: Mapping[str, Any], of: str) -> None:
     """Raise a CorruptFileError unless a description is of the version that is read here."""
-    if type(version := about.get("version")) is not int or version != VERSION:
-        raise CorruptFileError(
-            f"{of} have version {version!r:.100}, but this library reads {VERSION}: update gradwire"
-        )
+    version = about.get("version")
+    require_valid(
+        type(version) is int and version == VERSION,
+        "{} have version {!r:.100}, but this library reads {}: update gradwire",
+        *(of, version, VERSION),
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,16 +244,15 @@ def parse(header: bytes) -> Header:
     """Read and check the header of a file; raise a CorruptFileError if it is not valid."""
     fields = parse_json(header, "the header")
     metadata = fields.pop("__metadata__", {})
-    if not isinstance(metadata, dict):
-        raise CorruptFileError("__metadata__ is not a JSON object")
-    if strange := [key for key, value in metadata.items() if not isinstance(value, str)]:
-        raise CorruptFileError(f"the metadata {strange[0]!r} is not a string")
+    require_valid(isinstance(metadata, dict), "__metadata__ is not a JSON object")
+    for key, value in metadata.items():
+        require_valid(isinstance(value, str), "the metadata {!r} is not a string", key)
     sections = {name: Section(name, entry) for name, entry in fields.items()}
     end = 0
     for name, section in sorted(sections.items(), key=lambda item: item[1].range):
-        if section.range[0] != end:
-            raise CorruptFileError(f"it begins at {section.range[0]} instead of {end}", name)
-        end = section.range[1]
+        begin, after = section.range
+        require_valid(begin == end, "it begins at {} instead of {}", begin, end, name=name)
+        end = after
     return Header(sections, metadata, _about(metadata.pop(KEY, None), sections), end)
 
 
@@ -248,69 +261,69 @@ def _about(text: str | None, sections: Mapping[str, Section]) -> About:
         return About()
     about = parse_json(text, f"metadata {KEY!r}")
     check_version(about, "packed tensors")
-    if not isinstance(tensors := about.get("tensors"), dict):
-        raise CorruptFileError(f"metadata {KEY!r} lists no tensors")
-    table = {name: _described(name, fields, sections) for name, fields in tensors.items()}
+    tensors: Any = about.get("tensors")
+    require_valid(isinstance(tensors, dict), "metadata {!r} lists no tensors", KEY)
+    table = {name: _read_entry(name, fields, sections) for name, fields in tensors.items()}
     for name, fields in table.items():
-        if fields["more"] and name + MORE in table:
-            raise CorruptFileError(f"it is listed beside {name!r}, whose further bits it is", name)
+        alone = not fields["more"] or name + MORE not in table
+        require_valid(alone, "it is listed beside {!r}, whose further bits it is", name, name=name)
     base = _base(about["base"]) if "base" in about else None
-    if base is None and any(fields["coding"] == "difference" for fields in table.values()):
-        raise CorruptFileError("there are differences, and no base")
+    differs = any(fields["coding"] == "difference" for fields in table.values())
+    require_valid(base is not None or not differs, "there are differences, and no base")
     header = about.get("header")
-    if "header" in about and not isinstance(header, str):
-        raise CorruptFileError(f"the original header is {header!r:.100}, not a string")
+    is_text = isinstance(header, str) or "header" not in about
+    require_valid(is_text, "the original header is {!r:.100}, not a string", header)
     return About(table, base, header)
 
 
-def _described(name: str, fields: Any, sections: Mapping[str, Section]) -> dict[str, Any]:
-    if not isinstance(fields, dict):
-        raise CorruptFileError("the metadata does not describe it", name)
+def _read_entry(name: str, fields: Any, sections: Mapping[str, Section]) -> dict[str, Any]:
+    require_valid(isinstance(fields, dict), "the metadata does not describe it", name=name)
     shape, dtype = _shape(fields.get("shape"), name), fields.get("dtype")
-    if dtype not in DTYPES:
-        raise CorruptFileError(f"its dtype is {dtype!r:.100}", name)
-    have, numel = _bytes_named(name, sections), math.prod(shape)
+    require_valid(dtype in DTYPES, "its dtype is {!r:.100}", dtype, name=name)
+    have, numel = _length_of(name, sections), math.prod(shape)
     if "coding" not in fields:
-        if not 1 <= numel <= MAX_NUMEL:
-            raise CorruptFileError(f"its shape {shape} has not 1 to {MAX_NUMEL} entries", name)
-        return {"shape": shape, "dtype": dtype, "coding": None} | _packed(name, fields, sections)
-    if (how := fields["coding"]) not in coding.CODINGS:
-        raise CorruptFileError(f"its coding is {how!r:.100}", name)
-    if have < coding.least(numel * (bits_of(NAMES[dtype]) or 0) // 8):
-        raise CorruptFileError(f"{have} bytes do not hold {numel} entries", name)
+        fits = 1 <= numel <= MAX_NUMEL
+        require_valid(fits, "its shape {} has not 1 to {} entries", shape, MAX_NUMEL, name=name)
+        return {"shape": shape, "dtype": dtype, "coding": None} | _read_packed(
+            name, fields, sections
+        )
+    how = fields["coding"]
+    require_valid(how in coding.CODINGS, "its coding is {!r:.100}", how, name=name)
+    least = coding.least(numel * (bits_of(NAMES[dtype]) or 0) // 8)
+    require_valid(have >= least, "{} bytes do not hold {} entries", have, numel, name=name)
     return {"shape": shape, "dtype": dtype, "coding": how, "more": 0}
 
 
-def _bytes_named(name: str, sections: Mapping[str, Section]) -> int:
+def _length_of(name: str, sections: Mapping[str, Section]) -> int:
     section = sections.get(name)
-    if section is None or section.dtype != PACKED or len(section.shape) != 1:
-        raise CorruptFileError(f"there are no bytes named {name!r}", name)
-    return section.shape[0]
+    if section is not None and section.dtype == PACKED and len(section.shape) == 1:
+        return section.shape[0]
+    raise CorruptFileError(f"there are no bytes named {name!r}", name)
 
 
-def _packed(
+def _read_packed(
     name: str, fields: Mapping[str, Any], sections: Mapping[str, Section]
 ) -> dict[str, Any]:
     more, error = 0, fields.get("error", 0)
     if "further" in fields:
         further = fields["further"]
-        if not _are_whole(further) or len(further) != 1 or not 1 <= further[0] <= 7:
-            raise CorruptFileError(f"its further bits are {further!r:.100}", name)
-        _bytes_named(name + MORE, sections)
+        known = _are_whole(further) and len(further) == 1 and 1 <= further[0] <= 7
+        require_valid(known, "its further bits are {!r:.100}", further, name=name)
+        _length_of(name + MORE, sections)
         more = further[0]
-    if type(error) not in (int, float) or not 0 <= error < math.inf:
-        raise CorruptFileError(f"its error is {error!r:.100}", name)
+    finite = type(error) in (int, float) and 0 <= error < math.inf
+    require_valid(finite, "its error is {!r:.100}", error, name=name)
     return {"more": more, "error": fields.get("error")}
 
 
-def _base(given: Any) -> dict[str, str]:
-    fields = given if isinstance(given, dict) else {}
+def _base(about: Any) -> dict[str, str]:
+    fields = about if isinstance(about, dict) else {}
     name, digest = fields.get("name"), fields.get("sha256")
-    if not isinstance(name, str) or not is_base_name(name):
-        raise CorruptFileError(f"the name of its base is {name!r:.100}")
-    if not isinstance(digest, str) or len(digest) != 64 or set(digest) - set("0123456789abcdef"):
-        raise CorruptFileError(f"the SHA-256 of its base is {digest!r:.100}")
-    return {"name": name, "sha256": digest}
+    named = isinstance(name, str) and is_base_name(name)
+    require_valid(named, "the name of its base is {!r:.100}", name)
+    hashed = isinstance(digest, str) and re.fullmatch("[0-9a-f]{64}", digest) is not None
+    require_valid(hashed, "the SHA-256 of its base is {!r:.100}", digest)
+    return {"name": str(name), "sha256": str(digest)}
 
 
 def is_base_name(name: str) -> bool:

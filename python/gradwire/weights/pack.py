@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gradwire import _native
 from gradwire._codec import Codec
-from gradwire._validate import MAX_NUMEL
+from gradwire._validate import MAX_NUMEL, require
 from gradwire.errors import NonFiniteError
 from gradwire.memory import NoMemory
 from gradwire.quantize import Affine
@@ -63,6 +63,10 @@ def pack(
     prepare : Preparation, optional
         Changes the weights first: `MagR`, or one of your own.
 
+    Returns
+    -------
+    Packed
+
     Raises
     ------
     TypeError
@@ -101,23 +105,23 @@ def pack_solved(
     if (wrong := ~np.isfinite(floats)).any():
         raise NonFiniteError(int(wrong.sum()), int(wrong.argmax()), name or None)
     wanted = rows if cross is None else gram.compensated(rows, cross)
-    if float(np.abs(wanted).max()) > LARGEST:
-        raise ValueError(f"{label} has magnitudes beyond 2**118, which no grid reaches")
-    affine = _fitted(label, rows.shape, quantize)
-    if affine.block is None or affine.rounding != "nearest":
-        raise ValueError(
-            f"{label}: chosen codes cannot be rounded randomly; give a block, got {quantize!r}"
-        )
-    blocks = (len(rows), gram.width // affine.block)
+    _check_reach(label, wanted)
+    affine = _fit_blocks(label, rows.shape, quantize)
+    require(
+        affine.block is not None and affine.rounding == "nearest",
+        "{}: chosen codes cannot be rounded randomly; give a block, got {!r}",
+        *(label, quantize),
+    )
+    blocks = (len(rows), gram.width // (affine.block or 1))
     solver, solutions = rounding or COMQ(), list[Any]()
     try:
         for part, matrix in gram.parts(wanted):
             if prepare is not None:
-                part = _checked(prepare.prepare(part, matrix, affine), part.shape, prepare)
+                part = _check_result(prepare.prepare(part, matrix, affine), part.shape, prepare)
             solutions.append(solver.solve(part, matrix, affine))
         arrays = map(np.concatenate, zip(*solutions, strict=True))
         shapes = (rows.shape, blocks, blocks)
-        grids = [_checked(a, shape, solver) for a, shape in zip(arrays, shapes, strict=True)]
+        grids = [_check_result(a, shape, solver) for a, shape in zip(arrays, shapes, strict=True)]
         frame = memoryview(_native.packed_of_codes(wanted, affine.get_config(), *grids))
     except ValueError as error:
         raise ValueError(f"{label}: {error}") from error
@@ -145,23 +149,29 @@ def encoded(values: NDArray[np.float32], quantize: Affine, name: str = "") -> me
     """Return the frame of a tensor, each value rounded separately. Errors are as in `pack`."""
     label = _label(name)
     _check_size(label, values.size)
-    codec = _codec(_fitted(label, values.shape, quantize))
+    codec = _codec(_fit_blocks(label, values.shape, quantize))
     state = codec.init_state(values.size, name=name or None)
     frame = memoryview(codec.encode(values.reshape(-1), state))
     saturates = int.from_bytes(frame[_EXPONENT], "little", signed=True) == _LEAST_EXPONENT
-    if saturates and float(np.abs(values).max()) > LARGEST:
-        raise ValueError(f"{label} has magnitudes beyond 2**118, which no grid reaches")
+    if saturates:
+        _check_reach(label, values)
     return frame
 
 
-def _fitted(label: str, shape: tuple[int, ...], quantize: Affine) -> Affine:
+def _check_reach(label: str, values: NDArray[np.float32]) -> None:
+    most = float(np.abs(values).max())
+    require(most <= LARGEST, "{} has magnitudes beyond 2**118, which no grid reaches", label)
+
+
+def _fit_blocks(label: str, shape: tuple[int, ...], quantize: Affine) -> Affine:
     """Return a grid whose blocks divide the rows of a tensor."""
     block = fitting_block(shape, quantize.block)
-    if quantize.block is not None and block is None:
-        raise ValueError(
-            f"{label} has rows of {row_of(shape)}, which no block of {LEAST_BLOCK} to "
-            f"{quantize.block} divides; give another block, or leave it as it is"
-        )
+    require(
+        quantize.block is None or block is not None,
+        "{} has rows of {}, which no block of {} to {} divides; give another block, or leave it as "
+        "it is",
+        *(label, row_of(shape), LEAST_BLOCK, quantize.block),
+    )
     return dataclasses.replace(quantize, block=block)
 
 
@@ -170,8 +180,8 @@ def _label(name: str) -> str:
 
 
 def _check_size(label: str, size: int) -> None:
-    if not 0 < size <= MAX_NUMEL:
-        raise ValueError(f"{label} must have 1 to {MAX_NUMEL} entries, got {size}")
+    fits = 0 < size <= MAX_NUMEL
+    require(fits, "{} must have 1 to {} entries, got {}", label, MAX_NUMEL, size)
 
 
 @functools.lru_cache(maxsize=64)
@@ -182,41 +192,46 @@ def _codec(quantize: Affine) -> Codec:
 def shape_for(gram: Gram, shape: tuple[int, ...], label: str) -> tuple[int, int]:
     """Return a tensor's shape as rows that are multiplied by inputs, or raise a ValueError."""
     rows = math.prod(shape) // max(1, gram.width)
-    if gram.width not in (row_of(shape), shape[-1] if shape else 1) or rows % gram.groups:
-        raise ValueError(
-            f"{label} has shape {shape}, but its Gram matrix has {gram.groups} groups of "
-            f"{gram.width} inputs: it belongs to another layer"
-        )
+    widths = (row_of(shape), shape[-1] if shape else 1)
+    require(
+        gram.width in widths and rows % gram.groups == 0,
+        "{} has shape {}, but its Gram matrix has {} groups of {} inputs: it belongs to another "
+        "layer",
+        *(label, shape, gram.groups, gram.width),
+    )
     return rows, gram.width
 
 
-def _checked(array: Any, shape: tuple[int, ...], of: object) -> NDArray[Any]:
+def _check_result(array: Any, shape: tuple[int, ...], of: object) -> NDArray[Any]:
     """Return a solver's result, contiguous: codes as uint8, others as float32."""
-    made = np.asarray(array)
-    if made.shape != shape:
-        raise ValueError(f"{type(of).__name__} gave an array of shape {made.shape}, not {shape}")
-    to = np.uint8 if np.issubdtype(made.dtype, np.integer) else np.float32
+    result, solver = np.asarray(array), type(of).__name__
+    fits = result.shape == shape
+    require(fits, "{} gave an array of shape {}, not {}", solver, result.shape, shape)
+    to = np.uint8 if np.issubdtype(result.dtype, np.integer) else np.float32
     with np.errstate(over="ignore", invalid="ignore"):
-        converted = np.ascontiguousarray(made, to)
-    if not np.isfinite(converted).all() or (to is np.uint8 and (converted != made).any()):
-        raise ValueError(f"{type(of).__name__} gave numbers that are not finite, or no codes")
+        converted = np.ascontiguousarray(result, to)
+    usable = np.isfinite(converted).all() and (to is np.float32 or (converted == result).all())
+    require(usable, "{} gave numbers that are not finite, or no codes", solver)
     return converted
 
 
 def check_more(quantize: Affine, more: Sequence[int]) -> int:
-    """Return the number of further bits."""
-    if isinstance(more, int) or len(more) > 1:
-        raise ValueError(f"more must be a sequence of at most one number of bits, got {more!r}")
+    few = not isinstance(more, int) and len(more) <= 1
+    require(few, "more must be a sequence of at most one number of bits, got {!r}", more)
     if not more:
         return 0
     (bits,) = more
-    if type(bits) is not int or bits < 1 or quantize.bits + bits > 8:
-        raise ValueError(f"{quantize.bits} bits and {bits!r} further ones must add up to 2 to 8")
-    if quantize.fit != "range" or quantize.rounding != "nearest":
-        raise ValueError(
-            f'further bits lie within the cells of a whole range: they need fit="range" and '
-            f'rounding="nearest", got {quantize!r}'
-        )
+    require(
+        type(bits) is int and bits >= 1 and quantize.bits + bits <= 8,
+        "{} bits and {!r} further ones must add up to 2 to 8",
+        *(quantize.bits, bits),
+    )
+    require(
+        quantize.fit == "range" and quantize.rounding == "nearest",
+        'further bits lie within the cells of a whole range: they need fit="range" and '
+        'rounding="nearest", got {!r}',
+        quantize,
+    )
     return bits
 
 
@@ -228,14 +243,15 @@ def check_solving(
     more: Sequence[int],
 ) -> None:
     """Raise unless codes can be chosen by a solver: ``what`` is the argument that needs it."""
-    if not calibrated and (rounding is not None or prepare is not None):
-        name = "prepare" if rounding is None else "rounding"
-        raise ValueError(f"{name} needs to know the layer's inputs: pass {what}=")
-    if calibrated and more:
-        raise ValueError(
-            "codes chosen for a few bits can lie in a different cell from the weight's, where "
-            f"further bits would be wrong: leave out more= or {what}="
-        )
+    solves = rounding is not None or prepare is not None
+    name = "prepare" if rounding is None else "rounding"
+    require(calibrated or not solves, "{} needs to know the layer's inputs: pass {}=", name, what)
+    require(
+        not calibrated or not more,
+        "codes chosen for a few bits can lie in a different cell from the weight's, where further "
+        "bits would be wrong: leave out more= or {}=",
+        what,
+    )
 
 
 def fitting_block(shape: tuple[int, ...], block: int | None) -> int | None:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradwire import _native
+from gradwire._validate import require
 from gradwire.errors import CorruptFrameError
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -51,22 +52,21 @@ class Packed:
 
     def __post_init__(self) -> None:
         numel = _native.packed_check(self.frame)
-        if numel != math.prod(self.shape) or numel < 1:
-            raise CorruptFrameError(f"{numel} entries do not fit shape {self.shape}")
+        fits, corrupt = numel == math.prod(self.shape) and numel >= 1, CorruptFrameError
+        require(fits, "{} entries do not fit shape {}", numel, self.shape, kind=corrupt)
         have = 0 if self.further is None else memoryview(self.further).nbytes
         need = 4 + (numel * self.more + 7) // 8 if self.more else 0
-        if have != need or self.bits > 8:
-            raise CorruptFrameError(f"{have} bytes of {self.more} further bits")
+        fits = have == need and self.bits <= 8
+        require(fits, "{} bytes of {} further bits", have, self.more, kind=corrupt)
 
     def __repr__(self) -> str:
-        """Shape, dtype and bits."""
         return f"Packed({self.shape}, {self.dtype}, {self.bits_per_weight:.2f} bits a weight)"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what `pickle` needs: a copy of the bytes, wherever they lie."""
         further = None if self.further is None else bytes(self.further)
-        own = (bytes(self.frame), self.shape, self.dtype, further, self.more, self.measured)
-        return Packed, own
+        fields = bytes(self.frame), self.shape, self.dtype, further, self.more, self.measured
+        return Packed, fields
 
     def __deepcopy__(self, memo: object) -> "Packed":
         """Return the tensor itself: nothing changes it."""
@@ -106,9 +106,9 @@ class Packed:
         """
         if bits == self.bits:
             return self
-        if bits != self.first_bits:
-            held = f"{self.bits}" if not self.more else f"{self.first_bits} and {self.bits}"
-            raise ValueError(f"bits must be {held}, which the tensor holds, got {bits!r}")
+        known = f"{self.bits}" if not self.more else f"{self.first_bits} and {self.bits}"
+        first = bits == self.first_bits
+        require(first, "bits must be {}, which the tensor holds, got {!r}", known, bits)
         # What was measured is of all bits.
         return dataclasses.replace(self, further=None, more=0, measured=None)
 
@@ -161,7 +161,7 @@ def totals(packed: Sequence[tuple[str, int, int, float]], of: int, before: int, 
     numel = sum(entries for _, entries, _, _ in packed)
     bits = 8 * sum(nbytes for _, _, nbytes, _ in packed) / numel
     mean = sum(entries * error for _, entries, _, error in packed) / numel
-    worst = max(packed, key=lambda each: each[3])[0]
+    worst = max(packed, key=lambda tensor: tensor[3])[0]
     return (
         f"{line}: {before / 1e6:.2f} MB -> {after / 1e6:.2f} MB, {bits:.2f} bits a weight; "
         f"mean error {mean:.1%}, worst {worst}"

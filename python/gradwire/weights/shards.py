@@ -6,26 +6,26 @@ They are written under other names first, and the index last.
 import builtins
 import contextlib
 import errno
-import itertools
 import json
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from gradwire import _files
+from gradwire._validate import require
 from gradwire.errors import CorruptFileError
 from gradwire.weights.file import File, Tensor
-from gradwire.weights.header import MOST_HEADER, RawTensor, parse_json
+from gradwire.weights.header import MOST_HEADER, RawTensor, parse_json, require_valid
 
 INDEX = ".safetensors.index.json"
 """How the name of an index ends."""
 
 T = TypeVar("T")
 
-_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 _OTHERS = (".bin", ".pt", ".pth", ".ckpt", ".gguf", ".onnx", ".h5", ".msgpack", ".npz")
 
@@ -59,11 +59,11 @@ class Shards(Mapping[str, Tensor]):
             self._of = {name: file for file in self.files.values() for name in file}
             _check_places(places, self.files)
             stack.pop_all()
-        each = (file.metadata.items() for file in self.files.values())
-        self.metadata = dict(itertools.chain.from_iterable(each))
+        self.metadata: dict[str, str] = {}
+        for file in self.files.values():
+            self.metadata.update(file.metadata)
 
     def __getitem__(self, name: str) -> Tensor:
-        """See `File`."""
         return self._of[name][name]
 
     def raw(self, name: str) -> RawTensor:
@@ -119,6 +119,10 @@ def open(path: str | os.PathLike[str], *, mapped: bool = True) -> File | Shards:
         Read tensors from the files' pages as they are used. If a file is then overwritten in
         place, which `save` never does, they change. With False they are copies, read on access.
 
+    Returns
+    -------
+    File or Shards
+
     Raises
     ------
     CorruptFileError
@@ -131,14 +135,14 @@ def open(path: str | os.PathLike[str], *, mapped: bool = True) -> File | Shards:
     OSError
         The file cannot be read.
     """
-    found = _found(Path(path)) if os.path.isdir(path) else path
-    kind = Shards if os.fspath(found).endswith(".json") else File
-    return kind(found, mapped=mapped)
+    file = _file_in(Path(path)) if os.path.isdir(path) else path
+    kind = Shards if os.fspath(file).endswith(".json") else File
+    return kind(file, mapped=mapped)
 
 
-def _found(folder: Path) -> Path:
+def _file_in(folder: Path) -> Path:
     """Return the file or the index that a folder holds."""
-    names = sorted(each.name for each in folder.iterdir())
+    names = sorted(entry.name for entry in folder.iterdir())
     indices = [name for name in names if name.endswith(INDEX)]
     single = [name for name in names if name.endswith(".safetensors")]
     usual = [name for name in ("model.safetensors", f"model{INDEX}") if name in names]
@@ -155,8 +159,8 @@ def _read_index(path: str) -> bytes:
         raise OSError(errno.EINVAL, "it is not a regular file", path)
     with builtins.open(path, "rb") as file:
         index = file.read(MOST_HEADER + 1)
-    if len(index) > MOST_HEADER:
-        raise CorruptFileError(f"the index has more than {MOST_HEADER >> 20} MiB")
+    fits = len(index) <= MOST_HEADER
+    require_valid(fits, "the index has more than {} MiB", MOST_HEADER >> 20)
     return index
 
 
@@ -166,16 +170,18 @@ def _places_of(index: bytes) -> dict[str, str]:
     places, fields = about.get("weight_map"), about.get("metadata", {})
     if not isinstance(places, dict):
         raise ValueError("it is JSON without a weight_map: not the index of a sharded checkpoint")
-    size = fields.get("total_size", 0) if isinstance(fields, dict) else None
+    size: Any = fields.get("total_size", 0) if isinstance(fields, dict) else None
     # Some tools count tied tensors twice, or write a float: only what is no size is refused.
-    if isinstance(size, bool) or not isinstance(size, int | float) or not 0 <= size < 2**63:
-        raise CorruptFileError(f"the metadata of the index is {fields!r:.100}")
+    is_size = type(size) in (int, float) and 0 <= size < 2**63
+    require_valid(is_size, "the metadata of the index is {!r:.100}", fields)
     for name, shard in places.items():
         odd = not isinstance(shard, str) or shard in ("", ".", "..") or set(shard) & set("/\\\0")
-        if odd or not shard.isprintable():
-            raise CorruptFileError(
-                f"the index says that it is in {shard!r:.100}, which is no file of its folder", name
-            )
+        require_valid(
+            not odd and shard.isprintable(),
+            "the index says that it is in {!r:.100}, which is no file of its folder",
+            shard,
+            name=name,
+        )
     return places
 
 
@@ -193,28 +199,27 @@ def _shard(folder: str, name: str, mapped: bool) -> File:
 
 
 def _check_places(places: Mapping[str, str], files: Mapping[str, File]) -> None:
-    found: dict[str, str] = {}
+    shard_of: dict[str, str] = {}
     for shard, file in files.items():
         for name in file.stored():
-            if name in found:
-                raise CorruptFileError(f"it is in two shards, {found[name]!r} and {shard!r}", name)
-            if name not in places:
-                raise CorruptFileError(f"it is in {shard!r}, but not in the index", name)
-            found[name] = shard
-    for name, shard in places.items():
-        if found.get(name) != shard:
-            where = f"in {found[name]!r}" if name in found else "missing"
-            raise CorruptFileError(
-                f"the index says that it is in {shard!r}, but it is {where}", name
+            other = shard_of.setdefault(name, shard)
+            require_valid(
+                other == shard, "it is in two shards, {!r} and {!r}", other, shard, name=name
             )
+            listed = name in places
+            require_valid(listed, "it is in {!r}, but not in the index", shard, name=name)
+    for name, shard in places.items():
+        where = f"in {shard_of[name]!r}" if name in shard_of else "missing"
+        right = shard_of.get(name) == shard
+        message = "the index says that it is in {!r}, but it is {}"
+        require_valid(right, message, shard, where, name=name)
 
 
 def size_of(text: str) -> int:
     """Return how many bytes ``"5GB"`` means: powers of 1,000, as in Transformers."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) *([KMGT]?B|)", text.strip().upper())
-    unit = found[2].removesuffix("B") + "B" * (len(found[2]) > 1) if found else ""
-    if not found or (size := int(float(found[1]) * _UNITS[unit])) < 1:
-        raise ValueError(f"a size of shards is such as 5GB or 200MB, got {text!r}")
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) *([KMGT]?B|)", text.strip().upper())
+    size = int(float(match[1]) * _UNITS[match[2]]) if match else 0
+    require(size >= 1, "a size of shards is such as 5GB or 200MB, got {!r}", text)
     return size
 
 
@@ -242,19 +247,19 @@ class Target:
     """
 
     def __init__(self, path: str | os.PathLike[str], source: File | Shards) -> None:
-        given = Path(path)
-        in_folder = given.is_dir() or not given.name.endswith((".safetensors", ".json"))
-        name = os.path.basename(source.path) if in_folder else given.name
-        self.folder = given if in_folder else given.parent
+        target = Path(path)
+        in_folder = target.is_dir() or not target.name.endswith((".safetensors", ".json"))
+        name = os.path.basename(source.path) if in_folder else target.name
+        self.folder = target if in_folder else target.parent
         self.stem = name.removesuffix(".index.json").removesuffix(".safetensors")
         # Whether one file is written without an index, if all fits in it.
         self.alone = name.endswith(".safetensors")
-        self._made = in_folder and not given.exists()
+        self._is_new = in_folder and not target.exists()
 
     @contextlib.contextmanager
     def _staging(self) -> Iterator[Path]:
         """Yield a folder in this one whose files are moved when all are complete."""
-        if self._made:
+        if self._is_new:
             self.folder.mkdir(parents=True)
         lock = _files.part(self.folder)
         staging = Path(lock.name + _files.STAGED)
@@ -265,7 +270,7 @@ class Target:
         finally:
             shutil.rmtree(staging, ignore_errors=True)
             Path(lock.name).unlink(missing_ok=True)  # the lock is gone, and so may be the file
-            if self._made:
+            if self._is_new:
                 with contextlib.suppress(OSError):  # it has what was moved there
                     self.folder.rmdir()
 
@@ -291,11 +296,11 @@ class Target:
 
     def rewrite(self, shards: Shards, write: Callable[[File, Path], None]) -> None:
         """Write shards of the same names and the index, each by a function of it and a path."""
-        if self.alone:
-            raise ValueError(
-                f"each of the {len(shards.files)} shards stays one file: write to a folder or to "
-                f"*{INDEX}"
-            )
+        require(
+            not self.alone,
+            "each of the {} shards stays one file: write to a folder or to *{}",
+            *(len(shards.files), INDEX),
+        )
         with self._staging() as staging:
             for name, file in shards.files.items():
                 write(file, staging / name)

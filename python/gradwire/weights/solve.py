@@ -6,7 +6,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gradwire import _native, _validate
+from gradwire import _native
+from gradwire._validate import Checked, Count, NotNegative
 from gradwire.quantize import Affine
 
 Floats = NDArray[np.float32]
@@ -54,7 +55,7 @@ class Preparation(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class GPTQ:
+class GPTQ(Checked):
     """Rounds the weights of one input after another; the following ones compensate the error.
 
     Inputs with large means of squares come first. Grids are those of ``affine.fit``, but
@@ -73,10 +74,7 @@ class GPTQ:
     factorisation of Chee, Cai, Kuleshov, De Sa, "QuIP", NeurIPS 2023, section 3 (equal codes).
     """
 
-    damp: float = 0.01
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "damp", _validate.positive("damp", self.damp))
+    damp: NotNegative = 0.01
 
     def solve(self, w: Floats, gram: Matrix, affine: Affine) -> Grids:
         """Return codes, steps and bases: see `Solver.solve`."""
@@ -84,7 +82,7 @@ class GPTQ:
 
 
 @dataclasses.dataclass(frozen=True)
-class COMQ:
+class COMQ(Checked):
     """Sets one code after another to its optimum, then the grid of their block.
 
     Every change is the exact minimum of the damped squared error of the layer's outputs over the
@@ -111,16 +109,10 @@ class COMQ:
     Quantization", IEEE Access 2025, section 3.
     """
 
-    sweeps: int = 10
+    sweeps: Count = 10
     start: Literal["gptq", "nearest"] = "gptq"
-    damp: float = 0.01
+    damp: NotNegative = 0.01
     bases: bool = True
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "sweeps", _validate.integer("sweeps", self.sweeps, low=1))
-        _validate.choice("start", self.start, ("gptq", "nearest"))
-        object.__setattr__(self, "damp", _validate.positive("damp", self.damp))
-        _validate.boolean("bases", self.bases)
 
     def solve(self, w: Floats, gram: Matrix, affine: Affine) -> Grids:
         """Return codes, steps and bases: see `Solver.solve`."""
@@ -130,7 +122,7 @@ class COMQ:
 
 
 @dataclasses.dataclass(frozen=True)
-class MagR:
+class MagR(Checked):
     """Shrinks the largest magnitudes of each block, and preserves the layer's outputs.
 
     A smaller range gives a finer grid. It helps if blocks are long and a few weights are far larger
@@ -151,12 +143,8 @@ class MagR:
     SIAM Journal on Imaging Sciences 2009), and so are maxima of blocks in place of rows.
     """
 
-    alpha: float = 1e-4
-    steps: int = 150
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "alpha", _validate.positive("alpha", self.alpha))
-        object.__setattr__(self, "steps", _validate.integer("steps", self.steps, low=1))
+    alpha: NotNegative = 1e-4
+    steps: Count = 150
 
     def prepare(self, w: Floats, gram: Matrix, affine: Affine) -> Floats:
         """Return weights in place of ``w``: see `Preparation.prepare`."""

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from benches.accuracy import __main__ as command
-from benches.accuracy.pool import Pool
+from benches.accuracy import pool
 from tests.benches.accuracy import working
 
 pytestmark = pytest.mark.full  # trains
@@ -14,11 +14,7 @@ pytestmark = pytest.mark.full  # trains
 @pytest.fixture
 def call(monkeypatch, tmp_path):
     """Call the command with processes that pretend to train."""
-
-    def pretend(jobs, data):
-        return Pool(jobs, data, working.pretend)
-
-    monkeypatch.setattr(command, "Pool", pretend)
+    monkeypatch.setattr(pool, "train", working.pretend)
 
     def run(*given: str) -> int:
         monkeypatch.setattr(sys, "argv", ["accuracy", "--out", str(tmp_path / "out"), *given])

@@ -4,10 +4,9 @@ import json
 
 import pytest
 
-from benches.accuracy import store
+from benches.accuracy import pool, store
 from benches.accuracy.methods import METHODS
 from benches.accuracy.plan import Plan, Run
-from benches.accuracy.pool import Pool, WorkerError
 from benches.accuracy.store import Planned
 from benches.harness.results import Store
 from tests.benches.accuracy import working
@@ -25,6 +24,12 @@ class Interrupted(Exception):
     """Stands for Ctrl-C."""
 
 
+@pytest.fixture(autouse=True)
+def pretending(monkeypatch):
+    """Processes pretend to train."""
+    monkeypatch.setattr(pool, "train", working.pretend)
+
+
 def make(folder, plan=PLAN, after=None, jobs=1) -> list[Run]:
     """Make the runs of a plan, or so many of them; return those made."""
     made: list[Run] = []
@@ -34,17 +39,8 @@ def make(folder, plan=PLAN, after=None, jobs=1) -> list[Run]:
         if len(made) == after:
             raise Interrupted
 
-    with Pool(jobs, target=working.pretend) as pool:
-        pool.make(kept(folder, plan), tell)
+    pool.make(kept(folder, plan), jobs, None, tell)
     return made
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """Return a folder with all runs of the plan."""
-    folder = tmp_path_factory.mktemp("whole")
-    make(folder)
-    return folder
 
 
 def test_an_interrupted_plan_goes_on_where_it_was(tmp_path):
@@ -56,8 +52,9 @@ def test_an_interrupted_plan_goes_on_where_it_was(tmp_path):
     assert kept(tmp_path).missing() == make(tmp_path) == []
 
 
-def test_published_runs_are_not_made_again(whole, tmp_path):
-    published = kept(whole).store.records
+def test_published_runs_are_not_made_again(tmp_path):
+    make(tmp_path / "whole")
+    published = kept(tmp_path / "whole").store.records
     after = kept(tmp_path, published=published)
     assert after.missing() == []
     assert after.store.records == []  # nothing is copied
@@ -75,9 +72,8 @@ def test_what_was_published_was_made_by_the_methods_as_they_are_now():
         assert key["config"] == METHODS[key["method"]].config()
 
 
-def test_a_failure_in_a_process_is_told(tmp_path):
-    with (
-        pytest.raises(WorkerError, match="no luck"),
-        Pool(1, target=working.fail) as pool,
-    ):
-        pool.make(kept(tmp_path), lambda run, record: None)
+@pytest.mark.parametrize(("act", "said"), [(working.fail, "no luck"), (working.die, "died")])
+def test_a_failure_in_a_process_is_told(tmp_path, monkeypatch, act, said):
+    monkeypatch.setattr(pool, "train", act)
+    with pytest.raises(pool.WorkerError, match=said):
+        make(tmp_path)

@@ -6,34 +6,20 @@ import pytest
 
 pytest.importorskip("pandas", reason="the layer demo has pandas")
 
-import pandas
-
-from benches.accuracy import show, store
+from benches.accuracy import pool, show, store
 from benches.accuracy.plan import SECTIONS, Plan
-from benches.accuracy.pool import Pool
 from benches.accuracy.store import Planned
-from benches.accuracy.summary import Summary, allowed, summarize
+from benches.accuracy.summary import Result, Summary, allowed, summarize
 from benches.harness import results
 from tests.benches.accuracy import working
 
 
-def result(
-    method: str,
-    *points: float,
-    ranks: int = 2,
-    nbytes: float = 1e4,
-    rate: float = 0.001,
-    loss: float = 0.6,
-):
-    values = pandas.Series(points)
-    return {"method": method, "ranks": ranks, "rate": rate, "mean": values.mean(),
-            "error": values.sem(), "seeds": len(values), "loss": loss,
-            "nbytes": nbytes}  # fmt: skip
+def result(method: str, *points: float, loss: float = 0.6) -> Result:
+    return Result((method, 2), 0.001, points, loss, 1e4)
 
 
-def summary(*best, section: str = "text") -> Summary:
-    frame = pandas.DataFrame(best)
-    return Summary(SECTIONS[section], 2400, frame, frame, [])
+def summary(*best: Result) -> Summary:
+    return Summary(SECTIONS["text"], 2400, best, best, [])
 
 
 DENSE = result("dense AdamW", 60.0, 61.0, 62.0, loss=0.5)
@@ -51,10 +37,10 @@ def test_one_standard_error_is_allowed_at_one_per_cent_if_it_is_more_than_the_po
     assert allowed("topk(0.01), AdamW", 9.0) is None
 
 
-def test_a_finished_plan_gives_tables_and_a_figure_and_missing_rows_stay_out(tmp_path):
+def test_a_finished_plan_gives_tables_and_a_figure_and_missing_rows_stay_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(pool, "train", working.pretend)
     work = Planned(Plan(("clicks",)), results.Store(tmp_path / "runs.jsonl"))
-    with Pool(1, target=working.pretend) as pool:
-        pool.make(work, lambda run, record: None)
+    pool.make(work, 1, None, lambda run, record: None)
     records = work.records()
     results.write(store.document(work.plan, records), tmp_path / "accuracy.json")
     found, summaries = show.published(tmp_path / "accuracy.json")

@@ -8,6 +8,7 @@ pytest.importorskip("matplotlib", reason="the demo's picture needs the layer dem
 
 from benches.demo import picture
 from benches.demo.results import comparisons, shown
+from benches.harness import theme
 
 STEPS = 100
 
@@ -81,8 +82,7 @@ def test_the_picture_has_its_whole_legend_and_a_time_axis_for_each_link(
     methods, links, tmp_path, monkeypatch
 ):
     figures = []
-    monkeypatch.setattr(picture, "save", lambda figure, *_, **options: figures.append(figure))
-    monkeypatch.setattr(picture.plt, "close", lambda figure: None)
+    monkeypatch.setattr(theme.plt, "close", figures.append)
     runs = [
         a_run(method, 1e7 / rate * (at + 1), 1.0, rate)
         for rate in links

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -98,7 +99,7 @@ def stream(link: NamespaceLink, source: int, sink: int, nbytes: int) -> float:
 
 @needs_namespaces
 def test_both_directions_have_the_rate_that_was_set_last():
-    with NamespaceLink(2) as link:
+    with closing(NamespaceLink(2)) as link:
         for rate in (40_000_000, 10_000_000):
             link.set_rate(rate)
             for source, sink in ((0, 1), (1, 0)):
@@ -110,7 +111,7 @@ def test_both_directions_have_the_rate_that_was_set_last():
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_nothing_is_seen_outside_and_nothing_stays(ranks):
     before = devices()
-    with NamespaceLink(ranks) as link:
+    with closing(NamespaceLink(ranks)) as link:
         pids = holders(link)
         assert len(pids) == (2 if ranks == 2 else 4)
         own = os.readlink("/proc/self/ns/net")

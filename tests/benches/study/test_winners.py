@@ -9,8 +9,7 @@ pytest.importorskip("pandas", reason="the layer demo has pandas")
 
 from benches.accuracy.plan import SECTIONS as TASKS
 from benches.harness.results import Store, circumstances
-from benches.study import curves, reading, show
-from benches.study.curves import Run
+from benches.study import reading, show
 from benches.study.plan import (
     BF16,
     DENSE,
@@ -22,7 +21,7 @@ from benches.study.plan import (
     Plan,
     contestants,
 )
-from benches.study.reading import Verdict, cell_key, reached
+from benches.study.reading import Run, Verdict, cell_key, reached
 from benches.study.show import Findings
 
 SLOW, FAST = 100_000_000, None
@@ -60,7 +59,7 @@ def findings(tmp_path, monkeypatch) -> Findings:
     """All of the small study, with the curves of methods from `make accuracy` and the store."""
     dense = Run("clicks", "fp32", 2, 0.016, 0, TASKS["clicks"].steps)
     runs = [{"key": {**asdict(dense), "method": "dense AdamW"}, **outcome(dense)}]
-    monkeypatch.setattr(curves, "_published", lambda: runs)
+    monkeypatch.setattr(reading, "_published", lambda: runs)
     kept = Store(tmp_path / "study.jsonl")
     for cell in PLAN.cells():
         load = [[0.0], [0.0]]
@@ -70,7 +69,7 @@ def findings(tmp_path, monkeypatch) -> Findings:
         for method in (*METHODS, POWER_CURVE):
             for rate in (0.016, 0.032):
                 recorded = Run("clicks", method, ranks, rate, 0, TASKS["clicks"].steps)
-                edition = [curves.EDITION, TASKS["clicks"].edition]
+                edition = [reading.EDITION, TASKS["clicks"].edition]
                 key = {"kind": "curve", "edition": edition, **asdict(recorded)}
                 kept.add({"key": key, **circumstances(), **outcome(recorded)})
     return Findings.of(PLAN, Store(kept.path))

@@ -10,7 +10,7 @@ from torch import nn
 pytest.importorskip("safetensors", reason="the layer weights has safetensors")
 
 from benches.harness import results
-from benches.harness.digits import Digits
+from benches.harness.tasks import Digits
 from benches.weights import __main__ as command
 from benches.weights import losses, models, show
 from benches.weights.losses import (

@@ -16,7 +16,7 @@ from tests.csrc.emulated.operators import SANITIZED
 
 
 class Verdict(enum.IntEnum):
-    """As in frame/verdict.h."""
+    """As in bucket/piece.h."""
 
     GOOD = 0
     CORRUPT = 1

@@ -44,17 +44,17 @@ __global__ void compact(const std::uint32_t* values, const std::uint32_t* first_
 }  // namespace
 
 extern "C" int gradwire_test_reduce(const std::uint32_t* values, std::uint64_t count, std::uint32_t* out) {
-    return launch(reduce, {pieces(count, threads)}, threads, nullptr, values, count, out);
+    return launch(reduce, pieces(count, threads), threads, nullptr, values, count, out);
 }
 
 extern "C" int gradwire_test_reduce_floats(const float* values, float* out) {
-    return launch(reduce_floats, {1}, threads, nullptr, values, out);
+    return launch(reduce_floats, 1, threads, nullptr, values, out);
 }
 
 extern "C" int gradwire_test_compact(const std::uint32_t* values, const std::uint32_t* first_tile,
                                      const std::uint64_t* starts, std::uint64_t segments, std::uint64_t tiles,
                                      unsigned* ticket, unsigned long long* words, std::uint32_t* out,
                                      std::uint64_t* counts) {
-    return launch(compact, {tiles}, threads, nullptr, values, first_tile, starts, segments, ticket, words, out,
+    return launch(compact, tiles, threads, nullptr, values, first_tile, starts, segments, ticket, words, out,
                   counts);
 }

@@ -21,5 +21,5 @@ __global__ void apply(std::uint64_t function, const double* x, const double* y, 
 
 extern "C" int gradwire_test_libm(std::uint64_t function, const double* x, const double* y, double* out,
                                   std::uint64_t count) {
-    return launch(apply, {pieces(count, 64)}, 64, nullptr, function, x, y, out, count);
+    return launch(apply, pieces(count, 64), 64, nullptr, function, x, y, out, count);
 }

@@ -33,7 +33,7 @@ def named(monkeypatch, tmp_path):
     path = tmp_path / build.NAME
     monkeypatch.setenv("GRADWIRE_CUDA_LIBRARY", str(path))
     monkeypatch.setattr(torch.ops, "load_library", lambda path: pytest.fail(f"loaded: {path}"))
-    for each in (library._loaded, dispatch._extension):
+    for each in (library._load_library, dispatch._extension):
         each.cache_clear()
     yield path
     dispatch._extension.cache_clear()

@@ -278,8 +278,8 @@ def test_the_ranks_of_a_node_compile_once(compiled: list[str], tmp_path: Path) -
 def test_without_a_compiler_the_error_says_which_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(build, "_of_the_machine", lambda: None)
-    monkeypatch.setattr(build, "_of_wheels", lambda: None)
+    monkeypatch.setattr(build, "_machine_toolkit", lambda: None)
+    monkeypatch.setattr(build, "_wheel_toolkit", lambda: None)
     with pytest.raises(ExtensionError, match="install nvidia-cuda-nvcc"):
         gradwire.torch.build_cuda(folder=tmp_path)
 

@@ -17,6 +17,7 @@ from gradwire.torch.engine.parameter import ParameterSlot, SizeLimit
 from gradwire.torch.engine.step import BucketTask, Step
 from gradwire.torch.errors import ExchangeError, GradientError
 from gradwire.torch.exchange import build, wire
+from gradwire.torch.exchange.leader import LedBucket
 from tests.csrc.emulated.operators import emulate
 from tests.presets.examples import gradient
 from tests.support import same_state
@@ -329,7 +330,7 @@ class TestWhatNobodyReceives:
         real = steps.BufferPool.take
         for rank in ranks:
 
-            def take(pool, size, *rest, buffers=rank.exchange._buffers):
+            def take(pool, size, *rest, buffers=rank.exchange.buffers):
                 if pool is buffers:
                     raise MemoryError("none left")
                 return real(pool, size, *rest)
@@ -351,7 +352,8 @@ class TestALeader:
             for rank in ranks:
                 task = rank.task(x)
                 piece = rank.contents.pieces[0]
-                positions, wanted, (outcomes, sent) = rank.exchange._lead(task, piece, limit)
+                led = LedBucket(rank.exchange, piece.parameter.codec.exchange, task, 0)
+                positions, wanted, (outcomes, sent) = led.lead(piece, limit)
                 asked = outcomes.count, outcomes.target, outcomes.trimmed, outcomes.zero
                 found.append((positions, wanted, sent.tolist(), [int(each[0]) for each in asked]))
             assert found[0] == found[1]
@@ -363,9 +365,10 @@ class TestALeader:
         x[7] = torch.inf
         for rank in ranks:
             piece = rank.contents.pieces[0]
+            exchange = piece.parameter.codec.exchange
             with pytest.raises(GradientError, match="at position 7"):
-                rank.exchange._lead(rank.task(x), piece, 900)
+                LedBucket(rank.exchange, exchange, rank.task(x), 0).lead(piece, 900)
             with pytest.raises(ExchangeError, match="3 bytes are too few for any positions"):
-                rank.exchange._lead(rank.task(values(0)), piece, 3)
+                LedBucket(rank.exchange, exchange, rank.task(values(0)), 0).lead(piece, 3)
             assert rank.states[0].step == 0
         alike(ranks)

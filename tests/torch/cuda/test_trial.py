@@ -190,16 +190,22 @@ def wrong_residual(real, *given):
     ],
 )
 def test_a_wrong_byte_of_an_operator_is_found_and_named(few, plant, name, fault, which, said):
-    assert trial.run(CPU).failure is None
     plant(name, fault)
     failure = trial.run(CPU).failure
     assert failure.startswith(said.format(None if which is None else few[which].title)) or (
         which is None and said in failure
     )
-    assert trial.run(CPU, whole=True).failure is not None
+
+
+def test_a_trial_of_all_rows_says_the_first_difference(few, plant):
+    plant("encode_bucket", wrong_frame)
+    failure = trial.run(CPU, whole=True).failure
+    assert failure == f"another frame for {few[WRONG].title}, step 1, float32"
 
 
 def test_an_operator_that_raises_is_a_failure(few, plant):
+    assert trial.run(CPU).failure is None
+
     def fault(real, *given):
         raise RuntimeError("gradwire: CUDA says: too many resources\nrequested for launch")
 

@@ -17,10 +17,11 @@ from torch import nn
 from torch.autograd import forward_ad
 
 from gradwire import _validate
+from gradwire._validate import require
 from gradwire.torch.activations.forms import Encoder
 from gradwire.torch.activations.report import ActivationReport, Tally
 from gradwire.torch.activations.saved import Origins, Packing, Saved
-from gradwire.torch.activations.table import Activation, Reads, Rules, chosen
+from gradwire.torch.activations.table import Activation, Reads, Rules, select_modules
 
 
 def attach(
@@ -96,21 +97,21 @@ def attach(
     via 2-Bit Activation Compressed Training", ICML 2021, section 4: stochastic rounding by groups.
     The choice of modules, and of what each needs, is ours.
     """
-    if any(hasattr(each, "_orig_mod") or each._compiled_call_impl for each in model.modules()):
-        raise TypeError(_COMPILED)
+    compiled = any(hasattr(m, "_orig_mod") or m._compiled_call_impl for m in model.modules())
+    require(not compiled, _COMPILED, kind=TypeError)
     bits = _validate.integer("bits", bits, low=1, high=8)
     block = _validate.integer("block", block, low=1, high=_validate.MAX_NUMEL)
     least = _validate.integer("least", least, low=1)
     seed = _validate.integer("seed", seed, low=0, high=2**64 - 1)
-    packed, left = chosen(model, bits, rules)
+    packed, left = select_modules(model, bits, rules)
     modules = dict(model.named_modules())
     for name in packed:
         hooks = modules[name]._forward_pre_hooks.values()
-        if any(isinstance(each, _Hook) and each.function is not None for each in hooks):
-            raise ValueError(
-                f"activations of {name!r} are already packed: first call remove() on what attach() "
-                "returned"
-            )
+        free = all(not isinstance(hook, _Hook) or hook.function is None for hook in hooks)
+        message = (
+            "activations of {!r} are already packed: first call remove() on what attach() returned"
+        )
+        require(free, message, name)
     return PackedActivations(model, packed, left, block, least, seed)
 
 
@@ -148,12 +149,12 @@ class PackedActivations:
         modules, stream = dict(model.named_modules()), itertools.count()
         encoders = {
             bits: Encoder(bits, block, seed, stream)
-            for bits in {each for each, _ in packed.values()}
+            for bits in {bits for bits, _ in packed.values()}
         }
-        for name, (own_bits, reads) in packed.items():
+        for name, (bits, reads) in packed.items():
             module, tally = modules[name], Tally()
-            self._rows[name] = type(module).__name__, own_bits, tally
-            begin = _Hook(partial(self._begin, reads, encoders[own_bits], tally))
+            self._rows[name] = type(module).__name__, bits, tally
+            begin = _Hook(partial(self._begin, reads, encoders[bits], tally))
             # Last before the module's own forward, and first after it: other hooks are outside.
             self._begins.callback(module.register_forward_pre_hook(begin, with_kwargs=True).remove)
             end = module.register_forward_hook(_Hook(self._end), prepend=True, always_call=True)
@@ -166,7 +167,6 @@ class PackedActivations:
             torch._dynamo.reset()
 
     def _start(self, *arguments: object) -> None:
-        """Begin a pass, before the model's forward."""
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             _end_interrupted_calls()
             if self._calls.begin_root(_current()):
@@ -186,7 +186,6 @@ class PackedActivations:
         inputs: tuple[object, ...],
         named: dict[str, object],
     ) -> None:
-        """Pack, from here on, what a module saves."""
         if torch.compiler.is_compiling():
             _refuse()
         # In a backward pass a checkpoint runs layers again, whose tensors are read at once.
@@ -336,7 +335,7 @@ def _running(calls: set[FrameType]) -> set[FrameType]:
     if not calls:
         return calls
     stacks = list(sys._current_frames().values())
-    return {call for call in calls.copy() if any(_is_live(call, each) for each in stacks)}
+    return {call for call in calls.copy() if any(_is_live(call, stack) for stack in stacks)}
 
 
 def _active() -> object:

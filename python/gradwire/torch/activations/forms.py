@@ -5,7 +5,7 @@ A form is made from the entries in memory order, and returns them in that order.
 
 import itertools
 import math
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from gradwire.memory import NoMemory
 from gradwire.quantize import Affine
 from gradwire.sparsify import All
 from gradwire.torch import cells
+from gradwire.torch.backends.cpu import array_of
 
 _MOST = 2.0**118
 """Above, the steps of blocks exceed what a frame holds, and codes would be clipped."""
@@ -64,7 +65,7 @@ class Encoder:
         state = self._codec.init_state(flat.numel(), stream=stream)
         frame = torch.empty(self._codec.max_encoded_len(flat.numel()), dtype=torch.uint8).numpy()
         bfloat16 = flat.dtype is torch.bfloat16
-        self._codec._encode_into(_shared(flat), state, frame, None, bfloat16)
+        self._codec._encode_into(array_of(flat), state, frame, None, bfloat16)
         return _Frame(frame, flat)
 
     def by_operators(self, flat: torch.Tensor, peak: float, stream: int) -> Form:
@@ -75,7 +76,6 @@ class Encoder:
 
 
 def peak_of(x: torch.Tensor) -> float:
-    """Return the largest magnitude in a tensor; NaN if it has one."""
     # Some devices have no aminmax.
     low, high = x.aminmax() if x.is_cpu else (x.amin(), x.amax())
     return float(torch.maximum(-low, high))
@@ -96,13 +96,8 @@ class _Frame:
     def values(self) -> torch.Tensor:
         narrow = self._dtype is torch.bfloat16
         out = torch.empty(self._numel, dtype=self._dtype if narrow else torch.float32)
-        _native.packed_rows(self._frame, self._numel, 0, 1, _shared(out))
+        _native.packed_rows(self._frame, self._numel, 0, 1, array_of(out))
         return out.to(self._dtype) if self._dtype is torch.float16 else out
-
-
-def _shared(x: torch.Tensor) -> NDArray[Any]:
-    """Return an array that shares the memory of a tensor; bfloat16 as uint16."""
-    return (x.view(torch.uint16) if x.dtype is torch.bfloat16 else x).numpy()
 
 
 class _Codes:
@@ -144,18 +139,15 @@ class Bits:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in packed form."""
         return self._bits.nbytes
 
     def chosen(self) -> torch.Tensor:
-        """Return which entries are chosen."""
         return self._unpacked().to(torch.bool)
 
     def values(self) -> torch.Tensor:
-        """Return the entries, one-dimensional."""
         if self._dtype is torch.bool:
             return self.chosen()
-        return looked_up(torch.tensor(self._values, dtype=self._dtype), self._unpacked())
+        return look_up(torch.tensor(self._values, dtype=self._dtype), self._unpacked())
 
     def _unpacked(self) -> torch.Tensor:
         if self._bits.is_cpu:
@@ -164,11 +156,11 @@ class Bits:
         return cells.unpacked(self._bits, self._numel, 1)
 
 
-def looked_up(table: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+def look_up(table: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
     """Return the entries of a small table, which is on the CPU, at positions on any device."""
     if not at.is_cpu:
         return table.to(at.device)[at.to(torch.int64)]
-    return torch.from_numpy(_shared(table).take(at.numpy())).view(table.dtype)
+    return torch.from_numpy(array_of(table).take(at.numpy())).view(table.dtype)
 
 
 class Groups:
@@ -198,7 +190,7 @@ class Groups:
         Groups are runs of entries; or, with `first`, of channels, the second dimension.
         """
         rows = (x.transpose(0, 1) if first else x).reshape(-1, entries)
-        low, high = (each.to(torch.float32)[:, None] / 2 for each in (rows.amin(1), rows.amax(1)))
+        low, high = (bound.to(torch.float32)[:, None] / 2 for bound in (rows.amin(1), rows.amax(1)))
         centre, half = low + high, high - low
         peak = torch.maximum(low.abs(), high.abs()).amax()
         if (
@@ -214,11 +206,9 @@ class Groups:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in packed form."""
-        return self._codes.nbytes + sum(each.nbytes for each in self._scale or ())
+        return self._codes.nbytes + sum(part.nbytes for part in self._scale or ())
 
     def values(self) -> torch.Tensor:
-        """Return the entries, one-dimensional."""
         values, shape = self._codes.values(), self._shape
         if self._scale is not None:
             centre, half = self._scale
@@ -241,5 +231,4 @@ class Shape:
         self._numel, self._dtype, self._device = like.numel(), like.dtype, like.device
 
     def values(self) -> torch.Tensor:
-        """Return the entries, one-dimensional."""
         return torch.empty(self._numel, dtype=self._dtype, device=self._device)

@@ -9,6 +9,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from gradwire import _validate
+from gradwire._validate import require
 from gradwire.errors import NonFiniteError
 
 _LEAST = torch.finfo(torch.float32).tiny
@@ -80,26 +81,26 @@ class PACT(nn.Module):
         self.bits = _validate.integer("bits", bits, low=1, high=8)
         self.plus = _validate.boolean("plus", plus)
         self.two_sided = _validate.boolean("two_sided", two_sided)
-        self.clip = nn.Parameter(torch.tensor(_validate.clip("clip", clip)))
+        self.clip = nn.Parameter(torch.tensor(_validate.positive("clip", clip, above=0)))
         self._warned = False
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return x clipped and rounded, of its shape, strides and dtype."""
-        if not x.is_floating_point():
-            raise TypeError(f"x must be floating-point, got {x.dtype}")
+        is_real = x.is_floating_point()
+        require(is_real, "x must be floating-point, got {}", x.dtype, kind=TypeError)
         if self.clip.is_cpu and not torch.compiler.is_compiling():
-            self._look()
+            self._check_clip()
         y: torch.Tensor = _Round.apply(x, self.clip, self.bits, self.plus, self.two_sided)
         return y
 
-    def _look(self) -> None:
+    def _check_clip(self) -> None:
         value = float(self.clip.detach())
         if math.isnan(value):
             raise NonFiniteError(1, 0, f"the clip of {self!r}")
         if value <= 0.0 and not self._warned:
             self._warned = True
-            told = f"the clip of {self!r} reached {value:.3g}: it counts as {_LEAST:.3g}"
-            warnings.warn(f"{told}; train with a smaller learning rate", RuntimeWarning, 3)
+            message = f"the clip of {self!r} reached {value:.3g}: it counts as {_LEAST:.3g}"
+            warnings.warn(f"{message}; train with a smaller learning rate", RuntimeWarning, 3)
 
     def extra_repr(self) -> str:
         """Return what `print` shows in the parentheses."""
@@ -116,8 +117,8 @@ class _Round(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.save_for_backward(x, clip)
         ctx.how = bits, plus, two_sided
-        above, zero, held = _grid(x, clip, bits, two_sided)
-        step = (held / above).clamp_min(_LEAST)
+        above, zero, bound = _grid(x, clip, bits, two_sided)
+        step = (bound / above).clamp_min(_LEAST)
         return _levels(_wide(x) / step, above, zero).mul_(step).to(x.dtype)
 
     @staticmethod
@@ -125,16 +126,16 @@ class _Round(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, clip = ctx.saved_tensors
         bits, plus, two_sided = ctx.how
-        above, zero, held = _grid(x, clip, bits, two_sided)
-        given = _wide(gradient)
-        z = (_wide(x) / held).mul_(above)  # exactly `above` at the clip
-        of_x = torch.ops.aten.hardtanh_backward(given, z, -zero, above).to(x.dtype)
+        above, zero, bound = _grid(x, clip, bits, two_sided)
+        wide = _wide(gradient)
+        z = (_wide(x) / bound).mul_(above)  # exactly `above` at the clip
+        of_x = torch.ops.aten.hardtanh_backward(wide, z, -zero, above).to(x.dtype)
         if plus:
             inside = torch.ops.aten.hardtanh_backward(z, z, -zero, above)
             share = _levels(z, above, zero).sub_(inside)
         else:
             share = z.div_(above).clamp_(-1.0 if two_sided else 0.0, 1.0).trunc_().mul_(above)
-        of_clip = (share.mul_(given).sum() / above).to(clip.dtype)
+        of_clip = (share.mul_(wide).sum() / above).to(clip.dtype)
         return of_x, of_clip, None, None, None
 
 
@@ -143,8 +144,8 @@ def _grid(
 ) -> tuple[float, float, torch.Tensor]:
     """Return the number of steps above and below zero, and the effective clip."""
     steps = float(2**bits - 1)
-    held = clip.to(_wide(x).dtype).clamp_min(_LEAST)
-    return (steps / 2, steps / 2, held) if two_sided else (steps, 0.0, held)
+    bound = clip.to(_wide(x).dtype).clamp_min(_LEAST)
+    return (steps / 2, steps / 2, bound) if two_sided else (steps, 0.0, bound)
 
 
 def _levels(z: torch.Tensor, above: float, zero: float) -> torch.Tensor:
@@ -174,6 +175,11 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
     list of dict
         With the keys ``"params"`` and ``"weight_decay"``; groups without parameters are left out.
 
+    Raises
+    ------
+    TypeError, ValueError
+        ``weight_decay`` is no number, negative or not finite.
+
     References
     ----------
     Choi et al., "PACT", 2018, section 3.2: the regularization of the clip.
@@ -181,12 +187,14 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
     decay = _validate.positive("weight_decay", weight_decay)
     clips = {
         plus: [
-            each.clip for each in model.modules() if isinstance(each, PACT) and each.plus is plus
+            module.clip
+            for module in model.modules()
+            if isinstance(module, PACT) and module.plus is plus
         ]
         for plus in (False, True)
     }
     known = {id(clip) for every in clips.values() for clip in every}
-    others = [each for each in model.parameters() if id(each) not in known]
+    others = [parameter for parameter in model.parameters() if id(parameter) not in known]
     groups: list[dict[str, Any]] = [
         {"params": others, "weight_decay": decay},
         {"params": clips[False], "weight_decay": decay},

@@ -38,17 +38,17 @@ class ActivationReport:
     @property
     def saved_nbytes(self) -> int:
         """Bytes of all tensors that these modules saved."""
-        return sum(each.saved_nbytes for each in self.modules)
+        return sum(row.saved_nbytes for row in self.modules)
 
     @property
     def nbytes(self) -> int:
         """Bytes that are kept instead."""
-        return sum(each.nbytes for each in self.modules)
+        return sum(row.nbytes for row in self.modules)
 
     @property
     def left_nbytes(self) -> int:
         """Bytes of the tensors that were not packed."""
-        return sum(sum(each.left.values()) for each in self.modules)
+        return sum(sum(row.left.values()) for row in self.modules)
 
     @property
     def packed_share(self) -> float:
@@ -59,12 +59,12 @@ class ActivationReport:
     def __str__(self) -> str:
         every = self.modules
         table = {
-            "name": [each.name for each in every],
-            "module": [each.kind for each in every],
-            "bits": [str(each.bits) for each in every],
-            "saved": [size(each.saved_nbytes) for each in every],
-            "kept": [size(each.nbytes) for each in every],
-            "left": [_told(each.left) for each in every],
+            "name": [row.name for row in every],
+            "module": [row.kind for row in every],
+            "bits": [str(row.bits) for row in every],
+            "saved": [size(row.saved_nbytes) for row in every],
+            "kept": [size(row.nbytes) for row in every],
+            "left": [_reasons(row.left) for row in every],
         }
         last = (
             f"{size(self.saved_nbytes)} saved for backward, {size(self.nbytes)} kept; packed "
@@ -77,7 +77,7 @@ class ActivationReport:
         return "\n".join([*columns(table, {"name", "module", "left"}), last, *lines])
 
 
-def _told(left: Mapping[str, int]) -> str:
+def _reasons(left: Mapping[str, int]) -> str:
     return ", ".join(
         f"{size(nbytes)} {reason}" if nbytes else reason for reason, nbytes in left.items()
     )
@@ -90,15 +90,12 @@ class Tally:
         self.reset()
 
     def reset(self) -> None:
-        """Start from zero."""
         self.saved, self.kept, self._left = 0, 0, dict[str, int]()
 
     def leave(self, reason: str, nbytes: int) -> None:
-        """Count a tensor that is not packed."""
         self._left[reason] = self._left.get(reason, 0) + nbytes
         self.kept += nbytes
 
     def row(self, name: str, kind: str, bits: int) -> ModuleActivations:
-        """Return the counts as a row of the report."""
         left = dict(self._left)
         return ModuleActivations(name, kind, bits, self.saved, self.kept, left)

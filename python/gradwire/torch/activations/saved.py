@@ -9,9 +9,11 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from gradwire._validate import require
 from gradwire.torch.activations.forms import Bits, Encoder, Form, Groups, Shape
 from gradwire.torch.activations.report import Tally
 from gradwire.torch.activations.table import Activation, Reads, Slope, by_channel, group_entries
+from gradwire.torch.tensors import has_no_gaps
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _PLAIN = (torch.Tensor, nn.Parameter)
@@ -41,9 +43,8 @@ class Origin:
         self._forms: dict[Any, weakref.ref[Form]] = {}
 
     def form(self, key: Any) -> Form | None:
-        """Return a packed form of the tensor, if it still exists."""
-        found = self._forms.get(key)
-        return None if found is None else found()
+        reference = self._forms.get(key)
+        return None if reference is None else reference()
 
     def keep(self, key: Any, form: Form, x: torch.Tensor) -> None:
         """Remember a packed form of the tensor, weakly."""
@@ -102,18 +103,22 @@ class Saved:
     def tensor(self) -> torch.Tensor:
         """Return the tensor, unpacked if necessary."""
         in_backward = torch._C._current_graph_task_id() != -1
-        if self._form is not None and torch.is_grad_enabled() and in_backward:
-            raise RuntimeError(
-                "gradients of gradients (create_graph=True) would treat errors of activations that "
-                "gradwire has packed as values: first call remove() on what "
-                "gradwire.torch.activations.attach() returned"
-            )
-        if self._seen._version != self._version:
-            raise RuntimeError(
-                "one of the variables needed for gradient computation has been modified by an "
-                f"inplace operation: it is at version {self._seen._version}; expected version "
-                f"{self._version} instead. It was saved within activations.attach()"
-            )
+        require(
+            self._form is None or not torch.is_grad_enabled() or not in_backward,
+            "gradients of gradients (create_graph=True) would treat errors of activations that "
+            "gradwire has packed as values: first call remove() on what "
+            "gradwire.torch.activations.attach() returned",
+            kind=RuntimeError,
+        )
+        versions = self._seen._version, self._version
+        require(
+            versions[0] == versions[1],
+            "one of the variables needed for gradient computation has been modified by an inplace "
+            "operation: it is at version {}; expected version {} instead. It was saved within "
+            "activations.attach()",
+            *versions,
+            kind=RuntimeError,
+        )
         if self._form is None:
             return self._seen
         values = self._form.values()
@@ -147,7 +152,7 @@ class Packing:
         self._numel = self._entries = 0
         self.call: FrameType | None = call
         self._is_on = is_on
-        x = next((each for each in inputs if isinstance(each, torch.Tensor)), None)
+        x = next((value for value in inputs if isinstance(value, torch.Tensor)), None)
         if reads is Reads.NORMED and x is not None and x.numel():
             self._numel, self._entries = x.numel(), group_entries(module, x)
 
@@ -159,14 +164,14 @@ class Packing:
         """Return the object to save for a tensor: torch's pack hook."""
         if self.call is None or not self._is_on(self.call):
             return Saved(x)
-        if any(x is each for each in self._own):
+        if any(x is tensor for tensor in self._own):
             return Saved(x)
         if type(x) not in _PLAIN or x.layout is not torch.strided or x.is_meta:
             self._tally.leave("tensors that are not contiguous", 0)
             return Saved(x)
         if self._is_parameter(x):
             return Saved(x)
-        dense = x.is_contiguous() or _is_dense(x)
+        dense = x.is_contiguous() or has_no_gaps(x.shape, x.stride())
         origin, new = self._origins.of(x, dense)
         if new:
             self._tally.saved += x.nbytes
@@ -204,13 +209,13 @@ class Packing:
             key = reads, self._encoder.bits, self._entries, x.shape, x.stride()
         form: Form | str | None = origin.form(key)
         if form is None:
-            form = self._made(x, dense, key)
+            form = self._encode(x, dense, key)
             if not isinstance(form, str):
                 origin.keep(key, form, x)
                 self._tally.kept += form.nbytes
         return form
 
-    def _made(self, x: torch.Tensor, dense: bool, key: Any) -> Form | str:
+    def _encode(self, x: torch.Tensor, dense: bool, key: Any) -> Form | str:
         x, flat = x.detach(), _flat(x, dense)
         if key is torch.bool:
             return Bits(flat, (0.0, 1.0), torch.bool)
@@ -233,9 +238,9 @@ class Packing:
         """Tell whether a tensor shares memory with a parameter or was computed of one alone."""
         if self._storages is None:
             self._storages = {
-                each.untyped_storage()._cdata
-                for each in self._own
-                if each is not None and type(each) in _PLAIN and each.layout is torch.strided
+                tensor.untyped_storage()._cdata
+                for tensor in self._own
+                if tensor is not None and type(tensor) in _PLAIN and tensor.layout is torch.strided
             }
         if x.untyped_storage()._cdata in self._storages:
             return True
@@ -243,15 +248,15 @@ class Packing:
             return False
         if x.requires_grad:
             leaf = _leaf(x)
-            return leaf is not None and any(leaf is each for each in self._own)
+            return leaf is not None and any(leaf is tensor for tensor in self._own)
         # A cast of one that is frozen, as by autocast, has no graph.
         shape = sorted(x.shape)
         return any(
-            each is not None
-            and not each.requires_grad
-            and each.dtype != x.dtype
-            and sorted(each.shape) == shape
-            for each in self._own
+            tensor is not None
+            and not tensor.requires_grad
+            and tensor.dtype != x.dtype
+            and sorted(tensor.shape) == shape
+            for tensor in self._own
         )
 
 
@@ -265,22 +270,12 @@ def _leaf(x: torch.Tensor) -> torch.Tensor | None:
     for _ in range(_WAY):
         if node is None:
             return None
-        before = [each for each, _ in node.next_functions if each is not None]
+        before = [function for function, _ in node.next_functions if function is not None]
         if len(before) != 1:
             leaf: torch.Tensor | None = None if before else getattr(node, "variable", None)
             return leaf
         node = before[0]
     return None
-
-
-def _is_dense(x: torch.Tensor) -> bool:
-    """Tell whether a tensor has no gaps in memory, in any order of its dimensions."""
-    expected = 1
-    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
-        if size > 1 and stride != expected:
-            return False
-        expected *= size
-    return True
 
 
 def _flat(x: torch.Tensor, dense: bool) -> torch.Tensor:

@@ -19,7 +19,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from gradwire import _rules, _validate
-from gradwire.torch.activations.forms import Bits, Encoder, Form, looked_up
+from gradwire._validate import require
+from gradwire.torch.activations.forms import Bits, Encoder, Form, look_up
 
 _POINTS = 4096
 _GAP = 32
@@ -40,7 +41,6 @@ class Slope(NamedTuple):
     domain: tuple[float, float] = (-float("inf"), float("inf"))
 
     def of(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the slopes at values, in their dtype."""
         return self.backward(torch.ones_like(x), x, *self.arguments)
 
     def form(self, flat: torch.Tensor, encoder: Encoder) -> Form | str:
@@ -79,23 +79,22 @@ class Slopes:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in packed form."""
         return self._codes.nbytes + (0 if self._above is None else self._above.nbytes)
 
     def values(self) -> torch.Tensor:
         """Return values with these slopes, one-dimensional."""
         values, low, high = self._table[:3]
         place = self._codes.values().sub_(low).mul_((len(values) - 1) / (high - low)).add_(0.5)
-        found = looked_up(values, place.clamp_(0, len(values) - 1).to(torch.int32))
+        x = look_up(values, place.clamp_(0, len(values) - 1).to(torch.int32))
         if self._above is not None:
-            found.masked_fill_(self._above.chosen(), self._table.above)
-        return found
+            x.masked_fill_(self._above.chosen(), self._table.above)
+        return x
 
 
 @functools.lru_cache
 def _table(slope: Slope, dtype: torch.dtype) -> _Table:
     """Return values for all slopes, which are found by trying."""
-    x = torch.unique(_tried(slope).to(dtype))
+    x = torch.unique(_sample_values(slope).to(dtype))
     slopes = slope.of(x).to(torch.float64)
     x, slopes = x[slopes.isfinite()], slopes[slopes.isfinite()]
     ends = {float(slopes[at]): x[at] for at in (0, -1)}  # of saturation
@@ -119,9 +118,9 @@ def _table(slope: Slope, dtype: torch.dtype) -> _Table:
     return _Table(values, low, high, split, above)
 
 
-def _tried(slope: Slope) -> torch.Tensor:
+def _sample_values(slope: Slope) -> torch.Tensor:
     """Return values of all sizes, and those at, beside and between the bounds of the activation."""
-    bounds = np.array([each for each in slope.arguments if isinstance(each, float)], np.float64)
+    bounds = np.array([bound for bound in slope.arguments if isinstance(bound, float)], np.float64)
     beside = [bounds * (1 + way) for way in (-1e-2, -1e-7, 0.0, 1e-7, 1e-2)]
     between = np.add.outer(bounds, bounds).ravel() / 2
     sizes = np.geomspace(1e-6, 1e4, 1 << 15)
@@ -149,15 +148,15 @@ _aten = torch.ops.aten
 
 
 def _gelu(gradient: torch.Tensor, x: torch.Tensor, approximate: str) -> torch.Tensor:
-    found: torch.Tensor = _aten.gelu_backward(gradient, x, approximate=approximate)
-    return found
+    of_x: torch.Tensor = _aten.gelu_backward(gradient, x, approximate=approximate)
+    return of_x
 
 
 def _elu(
     gradient: torch.Tensor, x: torch.Tensor, alpha: float, scale: float, inner: float, result: bool
 ) -> torch.Tensor:
-    found: torch.Tensor = _aten.elu_backward(gradient, alpha, scale, inner, result, x)
-    return found
+    of_x: torch.Tensor = _aten.elu_backward(gradient, alpha, scale, inner, result, x)
+    return of_x
 
 
 def _exponential(module: Any) -> Slope:
@@ -238,25 +237,25 @@ def by_channel(module: nn.Module) -> bool:
 Rules = Mapping[str | type[nn.Module], int | None]
 
 
-def chosen(
+def select_modules(
     model: nn.Module, bits: int, rules: Rules | None
 ) -> tuple[dict[str, tuple[int, Reads | Activation]], dict[str, str]]:
     """Return bits and reads by names of modules to pack, and the reasons for skipping others.
 
     Errors are those of `attach`.
     """
-    given = {} if rules is None else rules
+    rules = {} if rules is None else rules
     every = dict(model.named_modules())
-    _check(given, every)
+    _check(rules, every)
     packed: dict[str, tuple[int, Reads | Activation]] = {}
     left: dict[str, str] = {}
     used = set()
     for name, module in every.items():
-        key = next((key for key in given if _matches(key, name, module)), None)
-        reads = _known(module)
+        key = next((key for key in rules if _matches(key, name, module)), None)
+        reads = _reads_of(module)
         if isinstance(reads, str) and inspect.isclass(key):
             reads = Reads.VALUES
-        wanted = bits if key is None else given[key]
+        wanted = bits if key is None else rules[key]
         if not isinstance(reads, str) and wanted is not None:
             packed[name] = wanted, reads
             used.add(key)
@@ -264,20 +263,22 @@ def chosen(
             left[name] = "the rules say so"
         elif not list(module.children()) or list(module.parameters(recurse=False)):
             left[name] = reads
-    if idle := [key for key, value in given.items() if value is not None and key not in used]:
-        raise ValueError(
-            f"no module that {idle[0]!r} matches first has tensors that are packed: give its class "
-            "as a key to declare that its backward pass tolerates noise"
+    for key, value in rules.items():
+        require(
+            value is None or key in used,
+            "no module that {!r} matches first has tensors that are packed: give its class as a "
+            "key to declare that its backward pass tolerates noise",
+            key,
         )
-    if not packed:
-        raise ValueError(
-            "the model has no module whose saved tensors are packed, such as a linear layer or a "
-            "convolution: give your own classes as keys of rules"
-        )
+    require(
+        packed,
+        "the model has no module whose saved tensors are packed, such as a linear layer or a "
+        "convolution: give your own classes as keys of rules",
+    )
     return packed, left
 
 
-def _known(module: nn.Module) -> Reads | Activation | str:
+def _reads_of(module: nn.Module) -> Reads | Activation | str:
     """Return what a module's backward reads, or the reason why that is unknown."""
     for kind in type(module).__mro__:
         reads = TABLE.get(kind)
@@ -299,5 +300,6 @@ def _check(rules: Rules, every: Mapping[str, nn.Module]) -> None:
     for key, value in rules.items():
         if value is not None:
             _validate.integer(f"the bits of {key!r}", value, low=1, high=8)
-        if inspect.isclass(key) and not any(isinstance(each, key) for each in every.values()):
-            raise ValueError(f"no module is a {key.__name__}")
+        if inspect.isclass(key):
+            there = any(isinstance(module, key) for module in every.values())
+            require(there, "no module is a {}", key.__name__)

@@ -60,11 +60,11 @@ def choices_of(
         return default_codec(optimizer), None
     if not isinstance(codec, Automatic):
         return codec, None
-    for option, given, why in (
+    for option, present, why in (
         ("schedule=", schedule not in (None, Constant()), "a schedule also sets the ratio"),
         ("hierarchy=", hierarchy is not None, "moments are divided among the ranks of a node"),
     ):
-        if given:
+        if present:
             raise ValueError(
                 f'"auto" does not work with {option}, because {why}: leave it out, or attach a '
                 "codec"
@@ -98,8 +98,8 @@ def clipped(
     if codec == AUTO:
         return codec_for(optimizer, options.pop("min_ratio", None), clips=True), False
     chosen = default_codec(optimizer) if codec is None else codec
-    memories = [each.memory for each in Assignment(chosen).codecs]
-    computing = [each for each in memories if each.updates or each.corrects]
+    memories = [codec.memory for codec in Assignment(chosen).codecs]
+    computing = [memory for memory in memories if memory.updates or memory.corrects]
     if not computing:
         return chosen, False
     problem = "there is a loss scaler: use bfloat16" if scaler is not None else ""

@@ -49,12 +49,14 @@ class AutoScheduler(Scheduler):
     @property
     def ratio(self) -> float | None:
         """The ratio of the codec, if it has one."""
-        return next((getattr(each.sparsify, "ratio", None) for each in self._codecs.values()), None)
+        return next(
+            (getattr(codec.sparsify, "ratio", None) for codec in self._codecs.values()), None
+        )
 
     @property
     def empties(self) -> bool:
         """Whether residuals must be sent before the codec is left."""
-        return any(_whole(each) != each for each in self._codecs.values())
+        return any(_whole(codec) != codec for codec in self._codecs.values())
 
     @property
     def warms_up(self) -> bool:
@@ -105,8 +107,8 @@ class AutoScheduler(Scheduler):
         mode = saved.get("setting", "codec")
         if mode not in SETTINGS:
             raise ValueError(f"the schedule's setting must be one of {SETTINGS}, got {mode!r}")
-        found = super().prepare(saved, measured)
-        return self._computed(dataclasses.replace(found, mode=mode))
+        position = super().prepare(saved, measured)
+        return self._computed(dataclasses.replace(position, mode=mode))
 
 
 def _whole(codec: Codec) -> Codec:
@@ -187,20 +189,20 @@ class AutoController:
         link: OptimizerLink,
         joining: Callable[[], bool],
     ) -> None:
-        trained = [each for each in parameters.values() if each.tensor.requires_grad]
-        self._coded = [each for each in parameters.values() if each.has_state]
+        trained = [slot for slot in parameters.values() if slot.tensor.requires_grad]
+        self._coded = [slot for slot in parameters.values() if slot.has_state]
         self._settings: list[Setting] = ["uncompressed"]
         if engine.place.nodes > 1:
-            if any(each.tensor.dtype == torch.float32 for each in trained):
+            if any(slot.tensor.dtype == torch.float32 for slot in trained):
                 self._settings.append("bfloat16")
-            if any(each.has_state for each in trained):
+            if any(slot.has_state for slot in trained):
                 self._settings.append("codec")
         self._scheduler = scheduler
         self._passes: BackwardPasses = weakref.proxy(passes)  # which have this object
         self._control, self._peers, self._place = engine.control, engine.peers, engine.place
         self._link = link
         self._joining = joining
-        device = next((each.tensor.device for each in trained), torch.device("cpu"))
+        device = next((slot.tensor.device for slot in trained), torch.device("cpu"))
         self._clock = StepClock(device)
         self._looks = 0
         link.defer()
@@ -208,9 +210,8 @@ class AutoController:
         self._restart()
 
     def _restart(self) -> None:
-        """Measure everything, beginning with the setting in use."""
         mode, self._restarts = self._scheduler.mode, self._passes.restarts
-        self._target = next((each for each in self._settings if each == mode), SETTINGS[0])
+        self._target = next((setting for setting in self._settings if setting == mode), SETTINGS[0])
         self._decider = Decider(self._settings, self._target)
         self._scheduler.probing = True
         self._refit()
@@ -223,20 +224,16 @@ class AutoController:
         self._wait()
 
     @property
-    def codes(self) -> bool:
-        """Whether buckets go by the codec."""
-        return self._scheduler.codes
-
-    @property
     def half(self) -> bool:
         """Whether buckets that do not are averaged in bfloat16."""
         return self._scheduler.mode == "bfloat16" and "bfloat16" in self._settings
 
-    def passed(self) -> None:
-        """Record that a pass is exchanged."""
+    def passed(self) -> bool:
+        """Record that a pass is exchanged; return whether its buckets go by the codec."""
         if self._passes.restarts != self._restarts:  # a checkpoint was loaded
             self._restart()
         self._passed += 1
+        return self._scheduler.codes
 
     def stepped(self) -> None:
         """Note the end of a step; decide if it is time, on all ranks in the same step.
@@ -281,10 +278,10 @@ class AutoController:
     def _look(self) -> None:
         """Decide on all ranks from the figures of all ranks."""
         self._looks += 1
-        adds = self._adds and any(each.computed for each in self._coded)
+        adds = self._adds and any(slot.computed for slot in self._coded)
         mine = f"{self._clock.median():.6e} {self._clock.elapsed():.3e} {adds:d}"
         every = self._control.compare(f"decision {self._looks} of auto", mine)
-        rows = [[float(each) for each in one.split()] for one in every]
+        rows = [[float(number) for number in one.split()] for one in every]
         seconds, elapsed, added = map(max, zip(*rows, strict=True))
         self._adds, before, decider = True, self._decider.setting, self._decider
         if added and "codec" in self._settings:
@@ -305,7 +302,7 @@ class AutoController:
     def _change(self, setting: Setting) -> None:
         """Change the setting; if the codec is left, after a step that sends all residuals."""
         self._target = setting
-        if self.codes and setting != "codec" and self._scheduler.empties:
+        if self._scheduler.codes and setting != "codec" and self._scheduler.empties:
             self._emptied = self._passes.step
             self._send(EVERYTHING)
         else:
@@ -314,7 +311,7 @@ class AutoController:
     def _arrive(self) -> None:
         """Use the setting that was decided on; the optimizer goes on with the codec's moments."""
         self._emptied = None
-        if self.codes and self._target != "codec":
+        if self._scheduler.codes and self._target != "codec":
             with self._control.act("moments of auto") as channel:
                 self._link.give_back(self._coded, self._peers or channel)
         self._send(self._target)
@@ -329,21 +326,20 @@ class AutoController:
 
     def _refit(self) -> None:
         """Replace states whose codec differs in more than the ratio: it rounds or masks, or not."""
-        for each in self._coded:
-            if not each.codec._codec.same_kind(each.state.codec._codec):
-                held = {**each.state.state_dict(), "config": each.codec.get_config()}
-                each.state = new_state(each, self._place.rank)
-                each.state.load_state_dict(held)
+        for slot in self._coded:
+            if not slot.codec._codec.same_kind(slot.state.codec._codec):
+                held = {**slot.state.state_dict(), "config": slot.codec.get_config()}
+                slot.state = new_state(slot, self._place.rank)
+                slot.state.load_state_dict(held)
 
     def _explain(self, decider: Decider) -> None:
-        """Say what was measured and chosen."""
         ratio = self._scheduler.ratio
         codec = "the codec" if ratio is None else f"the codec at ratio {ratio:g}"
         names = {"bfloat16": "in bfloat16", "codec": f"with {codec}"}
-        found = {
-            each: (f"{1e3 * s:{'.0f' if s >= 0.1 else '.3g'}} ms", names.get(each, each))
-            for each, s in decider.seconds.items()
+        figures = {
+            setting: (f"{1e3 * s:{'.0f' if s >= 0.1 else '.3g'}} ms", names.get(setting, setting))
+            for setting, s in decider.seconds.items()
         }
-        chosen, name = found.pop(decider.setting)
-        others = ", ".join(map(" ".join, found.values()))
+        chosen, name = figures.pop(decider.setting)
+        others = ", ".join(map(" ".join, figures.values()))
         self.reason = f"Using {name.removeprefix('with ')}: {chosen} per step; measured {others}."

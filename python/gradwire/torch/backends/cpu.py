@@ -23,7 +23,6 @@ from gradwire import _native
 from gradwire._codec import Codec
 from gradwire.frame import Frame
 from gradwire.state import State
-from gradwire.torch.backends.staging import IN_PLACE, Staging
 
 name = "cpu"
 waits = False
@@ -42,6 +41,8 @@ _HEADER_NBYTES = 48
 _SECTIONS = struct.Struct("<QQ")  # bytes of both sections, in the header of a frame
 _SECTIONS_AT = 32
 
+_HOST = torch.device("cpu")
+_BLOCK = nullcontext()  # of a thread without a stream of its own
 _CORE = operator.attrgetter("_codec")  # the codec of the core
 _scratch = threading.local()
 
@@ -97,10 +98,10 @@ def shared(tensor: torch.Tensor) -> tuple[NDArray[Any], bool]:
     check(tensor, "tensor", INPUTS)
     if tensor.requires_grad:
         tensor = tensor.detach()
-    return _array(tensor), tensor.dtype is torch.bfloat16
+    return array_of(tensor), tensor.dtype is torch.bfloat16
 
 
-def _array(tensor: torch.Tensor) -> NDArray[Any]:
+def array_of(tensor: torch.Tensor) -> NDArray[Any]:
     """Return an array that shares the memory of a tensor; bfloat16 as uint16."""
     array = tensor.view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor
     shared: NDArray[Any] = array.numpy()
@@ -175,8 +176,8 @@ def rollback(states: Sequence[State]) -> None:
 
 def held(state: Any) -> list[object]:
     """Return the contents of a state for comparison, with arrays as bytes."""
-    kept = state.state_dict().values()
-    return [each.tobytes() if isinstance(each, np.ndarray) else each for each in kept]
+    entries = state.state_dict().values()
+    return [entry.tobytes() if isinstance(entry, np.ndarray) else entry for entry in entries]
 
 
 def bucket(buffer: torch.Tensor, on_device: bool = False) -> "Bucket":
@@ -198,42 +199,42 @@ class Bucket:
     ``buffer`` is the caller's: floating-point numbers of shape (entries,), or a sparse tensor.
     ``future`` is resolved with it, or for a sparse one with another sparse tensor.
 
-    The core reads and writes what ``stage`` fetches: the buffer itself, or a copy on the host. The
-    sending thread makes that when it first needs it, and waits for the device there. The copy back
-    is only queued, and the future is resolved after it in the device's order.
-
     Positions count entries of the flat buffer. Frames are in tensors of bytes. Methods with a loss
     scale divide values by it when reading, and multiply when writing.
     """
 
-    __slots__ = (
-        *("_after", "_fetched", "_frames", "_result", "_stage"),
-        *("buffer", "dtype", "frames_on", "future", "itemsize", "nbytes"),
-    )
+    __slots__ = ("_host", "_result", "buffer", "dtype", "frames_on", "future", "itemsize", "nbytes")
 
-    def __init__(self, buffer: torch.Tensor, stage: Staging = IN_PLACE) -> None:
+    def __init__(
+        self, buffer: torch.Tensor, future: "torch.futures.Future[torch.Tensor] | None" = None
+    ) -> None:
         self.buffer = buffer
         self.dtype = buffer.dtype  # of the gradients
         self.itemsize = buffer.element_size()  # bytes of an entry
         self.nbytes = buffer.numel() * self.itemsize  # of all entries
-        self.frames_on = IN_PLACE.device  # where frames are written, gathered and read
-        self.future = stage.future()
-        self._stage = stage
-        self._frames: Staging = IN_PLACE  # copies between the host and where frames are
-        self._after: Any = stage.mark()
-        self._fetched: torch.Tensor | None = None
+        self.frames_on = _HOST  # where frames are written, gathered and read
+        self.future: torch.futures.Future[torch.Tensor] = future or torch.futures.Future()
         self._result = buffer
+        self._host: torch.Tensor | None = buffer  # what the core reads and writes, if it is there
 
     @property
     def values(self) -> torch.Tensor:
         """The flat tensor with the gradients, and later their averages, for torch's operations."""
-        return self._on_host()
+        return self.buffer
 
     def _on_host(self) -> torch.Tensor:
-        """Return the gradients on the host, for the core; a copy is made once."""
-        if self._fetched is None:
-            self._fetched = self._stage.fetch(self.buffer, self._after)
-        return self._fetched
+        """Return the gradients on the host, for the core."""
+        assert self._host is not None  # in place
+        return self._host
+
+    def _read(self, frames: torch.Tensor) -> NDArray[np.uint8]:
+        """Return bytes from where frames are, on the host."""
+        array: NDArray[np.uint8] = frames.numpy()
+        return array
+
+    def _upload(self, values: NDArray[Any]) -> torch.Tensor:
+        """Return numbers of the host where frames are."""
+        return torch.from_numpy(values)
 
     # Both threads -----------------------------------------------------------------------------
 
@@ -243,14 +244,9 @@ class Bucket:
         That work uses these tensors, which belong to the other thread: their memory must not be
         reused before the mark. None where threads wait for what reads frames on the host.
         """
-        for each in tensors:
-            self._frames.keep(each)
-        return self._frames.mark()
 
     def follow(self, mark: Any) -> None:
         """Order further device work of this thread after a mark of the other thread."""
-        if mark is not None:
-            self._frames.follow(mark)
 
     # The sending thread -----------------------------------------------------------------------
 
@@ -260,11 +256,10 @@ class Bucket:
         Its work is ordered after everything queued on the caller's stream before the bucket was
         made.
         """
-        return nullcontext()
+        return _BLOCK
 
     def wait(self) -> None:
         """Wait for the work that was queued on the caller's stream before the bucket was made."""
-        self._stage.wait(self._after)
 
     def encode(
         self,
@@ -286,7 +281,7 @@ class Bucket:
         unchanged.
         """
         return _native.encode_bucket(
-            _array(self._on_host()),
+            array_of(self._on_host() if self._host is None else self._host),
             scale,
             list(map(_CORE, codecs)),
             states,
@@ -314,9 +309,9 @@ class Bucket:
         and `owners` the number of the owner of each range, the rank that sums it.
         """
         del codecs, counts
-        data = self._frames.read(frames[: sum(sizes)]).numpy()
+        data = self._read(frames[: sum(sizes)])
         parts = _native.split_bucket(data, sizes, bounds, owners, ranks)
-        return [self._frames.upload(torch.from_numpy(part)) for part in parts]
+        return list(map(self._upload, parts))
 
     def gradient(self, start: int, stop: int, scale: float) -> NDArray[Any]:
         """Return a gradient on the host, for parts and schedules written in Python.
@@ -357,9 +352,9 @@ class Bucket:
         for by `positions`.
         """
         del numels
-        data = self._frames.read(frames[: sum(sizes)]).numpy()
+        data = self._read(frames[: sum(sizes)])
         values, places = _native.read_bucket(data, sizes, positions)
-        return self._frames.upload(torch.from_numpy(values)), places
+        return self._upload(values), places
 
     def pack(self, runs: Sequence[tuple[int, int]], out: torch.Tensor) -> bool:
         """Copy runs of entries to the device of frames; tell whether all of them are finite."""
@@ -385,12 +380,11 @@ class Bucket:
 
     def receiving(self) -> AbstractContextManager[None]:
         """Run this block on the stream of the receiving thread."""
-        return nullcontext()
+        return _BLOCK
 
     def read_headers(self, slots: torch.Tensor, nbytes: int) -> NDArray[np.uint8]:
         """Return the first bytes of each slot on the host, read-only, one row per slot."""
-        fronts: NDArray[np.uint8] = self._frames.read(slots[:, :nbytes]).numpy()
-        return fronts
+        return self._read(slots[:, :nbytes])
 
     def average(
         self,
@@ -410,22 +404,18 @@ class Bucket:
         of ranks that sent it, not by the number of all ranks; frames of sums over ``ranks`` ranks
         by that number. Returns the nanoseconds for each parameter.
         """
-        values = self._on_host()
-        spent = _native.average_bucket(
-            self._frames.read(frames).numpy(),
+        return _native.average_bucket(
+            self._read(frames),
             starts,
             sizes,
             ends,
             unused,
-            _array(values),
+            array_of(self._on_host() if self._host is None else self._host),
             scale,
             senders,
             self.dtype == torch.bfloat16,
             ranks=ranks,
         )
-        if self.values is not values:
-            self.values.copy_(values)
-        return spent
 
     def merge(
         self,
@@ -444,7 +434,7 @@ class Bucket:
         error. Ranges that are `unused` are skipped. Returns the concatenated frames on the device
         of frames, the error of a range or None, and the number of that range.
         """
-        data = self._frames.read(received).numpy()
+        data = self._read(received)
         frames, merged, error = _native.merge_bucket(
             [data[start:stop] for start, stop in zip(bounds[::2], bounds[1::2], strict=True)],
             [0] * (len(bounds) // 2),
@@ -453,7 +443,7 @@ class Bucket:
             ends,
             unused,
         )
-        return self._frames.upload(torch.from_numpy(frames)), error, merged.size // 3
+        return self._upload(frames), error, merged.size // 3
 
     def frame_sizes(
         self, data: torch.Tensor, bounds: Sequence[int], counts: Sequence[int]
@@ -484,8 +474,8 @@ class Bucket:
         """
         messages = zip(starts, sizes, ends, unused, strict=True)
         return [
-            self.average(frames, [start], [own], pairs, skipped, False, scale, ranks)
-            for start, own, pairs, skipped in messages
+            self.average(frames, [start], [lengths], pairs, skipped, False, scale, ranks)
+            for start, lengths, pairs, skipped in messages
         ]
 
     def unpack(self, runs: Sequence[tuple[int, int]], values: torch.Tensor) -> None:
@@ -515,18 +505,15 @@ class Bucket:
 
     def checksum(self) -> int | torch.Tensor:
         """Return the sum of all words of eight bytes, modulo 2**64, and of the bytes after them."""
-        values = self.values.detach().view(torch.uint8).numpy()
+        host = self._on_host() if self._host is None else self._host
+        values = host.detach().view(torch.uint8).numpy()
         words, rest = np.split(values, [values.size // 8 * 8])
         return int(np.add.reduce(words.view(np.uint64))) + int(rest.sum())
 
     def store(self, result: torch.Tensor | None = None) -> None:
         """Finish writing: copy the written values, or a sparse result, to the buffer's device."""
-        with self._stage.writing(self._after):
-            if result is not None:
-                self._result = result.to(self.buffer.device)
-            elif self.values is not self.buffer:
-                self._stage.write(self.buffer, self.values)
-        self._fetched = None
+        if result is not None:
+            self._result = result
 
     def resolve(self, *, poisoned: bool) -> None:
         """Resolve the future, in the order of the device's work. The last call on a bucket.
@@ -534,11 +521,7 @@ class Bucket:
         With `poisoned`, the result is first made infinite: visibly unusable, also for a loss
         scaler.
         """
-        with self._stage.writing(self._after):
-            self.future.set_result(_poison(self._result) if poisoned else self._result)
-        # The caller may free it without having waited for the future, as after an error.
-        self._stage.keep(self.buffer)
-        self._fetched = None
+        self.future.set_result(_poison(self._result) if poisoned else self._result)
 
 
 @dataclass(frozen=True, slots=True)
@@ -616,10 +599,10 @@ def _sizes_in(message: NDArray[np.uint8], count: int) -> list[int] | None:
 
 def _float32(numel: int) -> torch.Tensor:
     """Return float32 scratch memory, which the next call in this thread reuses."""
-    kept: torch.Tensor | None = getattr(_scratch, "kept", None)
-    if kept is None or kept.numel() < numel:
-        kept = _scratch.kept = torch.empty(numel, dtype=torch.float32, device="cpu")
-    return kept[:numel]
+    scratch: torch.Tensor | None = getattr(_scratch, "kept", None)
+    if scratch is None or scratch.numel() < numel:
+        scratch = _scratch.kept = torch.empty(numel, dtype=torch.float32, device="cpu")
+    return scratch[:numel]
 
 
 def _poison(result: torch.Tensor) -> torch.Tensor:

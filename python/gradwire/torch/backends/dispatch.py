@@ -13,7 +13,7 @@ from gradwire._codec import Codec
 from gradwire.errors import DeviceError, ExtensionError
 from gradwire.frame import Frame
 from gradwire.state import State
-from gradwire.torch.backends import cpu, host
+from gradwire.torch.backends import cpu
 from gradwire.torch.backends.cpu import Bucket, FrameBytes
 from gradwire.torch.errors import warn
 
@@ -70,7 +70,6 @@ class Backend(Protocol):
 
 
 _IN_PLACE: Backend = cpu
-_STAGED: Backend = host
 
 
 @functools.cache
@@ -79,6 +78,14 @@ def _cuda() -> Backend:
     from gradwire.torch.backends import cuda
 
     return cuda
+
+
+@functools.cache
+def _staged() -> Backend:
+    """Return the backend for other devices, which is imported for the first tensor there."""
+    from gradwire.torch.backends import host
+
+    return host
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +146,9 @@ def _in_use(
         taken, why = kernels(device)
         if taken:
             return BackendInUse("cuda", f"CUDA kernels encode in place: {why}")
-    return BackendInUse(_STAGED.name, f"{why}: tensors are copied to the host, which encodes them")
+    return BackendInUse(
+        _staged().name, f"{why}: tensors are copied to the host, which encodes them"
+    )
 
 
 def backend_for(*tensors: object) -> Backend:
@@ -148,7 +157,7 @@ def backend_for(*tensors: object) -> Backend:
         if isinstance(tensor, torch.Tensor) and not tensor.is_cpu:
             if tensor.is_cuda and torch.version.hip is None and _kernels(tensor.device)[0]:
                 return _cuda()
-            return _STAGED
+            return _staged()
     return _IN_PLACE
 
 
@@ -157,8 +166,8 @@ def preload(tensors: Iterable[torch.Tensor]) -> None:
 
     Call it before any operation that waits for other ranks.
     """
-    for device, each in {each.device: each for each in tensors}.items():
-        if each.is_cuda or backend_for(each).name == "cuda":
+    for device, tensor in {tensor.device: tensor for tensor in tensors}.items():
+        if tensor.is_cuda or backend_for(tensor).name == "cuda":
             from gradwire.torch.backends.cuda.preload import preload
 
             preload(device)
@@ -204,11 +213,11 @@ def _asked_again(device: torch.device) -> tuple[bool, str]:
 def _kernels(device: torch.device) -> tuple[bool, str]:
     """Tell whether a device runs the kernels, tested once, and why or why not."""
     _check_fork(device)
-    found = _choices.get(device)
-    if found is None:
+    choice = _choices.get(device)
+    if choice is None:
         with _trying:
-            found = _choices.get(device) or _try_kernels(device)
-    return found
+            choice = _choices.get(device) or _try_kernels(device)
+    return choice
 
 
 def _check_fork(device: torch.device) -> None:

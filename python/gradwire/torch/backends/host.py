@@ -11,6 +11,7 @@ host. States are the core's.
 import functools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 import numpy as np
 import torch
@@ -96,12 +97,12 @@ def decode_add(frame: FrameBytes, out: torch.Tensor, scale: float) -> None:
 
 def number(tensor: torch.Tensor) -> Callable[[], float]:
     """Copy a number on the device, and read it later."""
-    stage, kept = staging(tensor.device), tensor.detach().clone()
+    stage, copied = staging(tensor.device), tensor.detach().clone()
     after = stage.mark()
 
     @functools.cache
     def read() -> float:
-        return float(stage.fetch(kept, after))
+        return float(stage.fetch(copied, after))
 
     return read
 
@@ -138,11 +139,59 @@ def bucket(buffer: torch.Tensor, on_device: bool = False) -> Bucket:
 
     With ``on_device`` it is not copied: nothing can be encoded then.
     """
-    stage = staging(buffer.device)
-    return DeviceBucket(buffer, stage, on_device=True) if on_device else Bucket(buffer, stage)
+    kind = DeviceBucket if on_device else StagedBucket
+    return kind(buffer, staging(buffer.device))
 
 
-class DeviceBucket(Bucket):
+class StagedBucket(Bucket):
+    """A bucket of which the core reads and writes a copy on the host.
+
+    The sending thread makes that when it first needs it, and waits for the device there. The copy
+    back is only queued, and the future is resolved after it in the device's order.
+    """
+
+    __slots__ = ("_after", "_stage")
+
+    def __init__(self, buffer: torch.Tensor, stage: Staging) -> None:
+        super().__init__(buffer, stage.future())
+        self._stage = stage
+        self._after: Any = stage.mark()
+        self._host = None
+
+    @property
+    @override
+    def values(self) -> torch.Tensor:
+        return self._on_host()
+
+    @override
+    def _on_host(self) -> torch.Tensor:
+        if self._host is None:
+            self._host = self._stage.fetch(self.buffer, self._after)
+        return self._host
+
+    @override
+    def wait(self) -> None:
+        self._stage.wait(self._after)
+
+    @override
+    def store(self, result: torch.Tensor | None = None) -> None:
+        with self._stage.writing(self._after):
+            if result is not None:
+                self._result = result.to(self.buffer.device)
+            elif self.values is not self.buffer:
+                self._stage.write(self.buffer, self.values)
+        self._host = None
+
+    @override
+    def resolve(self, *, poisoned: bool) -> None:
+        with self._stage.writing(self._after):
+            super().resolve(poisoned=poisoned)
+        # The caller may free it without having waited for the future, as after an error.
+        self._stage.keep(self.buffer)
+        self._host = None
+
+
+class DeviceBucket(StagedBucket):
     """A bucket whose values are read and written on their device, by operations of torch.
 
     The sending thread works on the stream of copies to the host, the receiving thread on that of
@@ -152,16 +201,38 @@ class DeviceBucket(Bucket):
 
     __slots__ = ("_on_device",)
 
-    def __init__(self, buffer: torch.Tensor, stage: Staging, *, on_device: bool) -> None:
+    def __init__(self, buffer: torch.Tensor, stage: Staging, *, on_device: bool = True) -> None:
         super().__init__(buffer, stage)
         self._on_device = on_device
         if on_device:
-            self.frames_on, self._frames = buffer.device, stage
+            self.frames_on = buffer.device
 
     @property
     @override
     def values(self) -> torch.Tensor:
         return self.buffer
+
+    @override
+    def _read(self, frames: torch.Tensor) -> NDArray[np.uint8]:
+        return super()._read(self._stage.read(frames) if self._on_device else frames)
+
+    @override
+    def _upload(self, values: NDArray[Any]) -> torch.Tensor:
+        host = super()._upload(values)
+        return self._stage.upload(host) if self._on_device else host
+
+    @override
+    def used(self, *tensors: torch.Tensor) -> Any:
+        if not self._on_device:
+            return None
+        for tensor in tensors:
+            self._stage.keep(tensor)
+        return self._stage.mark()
+
+    @override
+    def follow(self, mark: Any) -> None:
+        if mark is not None:
+            self._stage.follow(mark)
 
     @override
     def sending(self) -> AbstractContextManager[None]:
@@ -173,9 +244,18 @@ class DeviceBucket(Bucket):
 
     @override
     def write_header(self, slot: torch.Tensor, front: NDArray[np.uint8]) -> None:
-        room = self._frames.empty(torch.Size([front.size]), torch.uint8)
+        if not self._on_device:
+            super().write_header(slot, front)
+            return
+        room = self._stage.empty(torch.Size([front.size]), torch.uint8)
         room.numpy()[:] = front
-        self._frames.write(slot[: front.size], room)
+        self._stage.write(slot[: front.size], room)
+
+    @override
+    def average(self, *args: Any, **kwargs: Any) -> NDArray[np.int64]:
+        spent = super().average(*args, **kwargs)
+        self.values.copy_(self._on_host())
+        return spent
 
     @override
     def pack(self, runs: Sequence[tuple[int, int]], out: torch.Tensor) -> bool:
@@ -199,7 +279,7 @@ class DeviceBucket(Bucket):
 
     @override
     def finite(self) -> bool:
-        self._fetched = None  # of the gradients: what is not finite is named from what is there now
+        self._host = None  # of the gradients: what is not finite is named from what is there now
         return super().finite()
 
     @override

@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from typing_extensions import override
 
 from gradwire.errors import DeviceError
 
@@ -215,22 +214,3 @@ class Staging:
 def staging(device: torch.device) -> Staging:
     """Return the `Staging` of a device, which is created once."""
     return Staging(device)
-
-
-class InPlace(Staging):
-    """For tensors on the CPU that are read and written where they are: nothing is copied."""
-
-    @override
-    def fetch(self, tensor: torch.Tensor, after: Any) -> torch.Tensor:
-        return tensor
-
-    @override
-    def read_all(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        return list(tensors)
-
-    @override
-    def upload(self, values: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-        return values if dtype is None else values.to(dtype)
-
-
-IN_PLACE = InPlace(torch.device("cpu"))

@@ -39,14 +39,14 @@ def load(handle: Handle, folder: Path, policy: Policy) -> bool:
     False if no rank finds a file. Raises a ValueError on every rank if files are missing, damaged
     or of different runs. Nothing changes in either case.
     """
-    found: list[dict[str, Any]] = []
+    states: list[dict[str, Any]] = []
     problem = None
     try:
-        found = _read(folder, handle.rank, handle.world_size, handle.ranks_per_node)
+        states = _read(folder, handle.rank, handle.world_size, handle.ranks_per_node)
     except Exception as error:  # of any kind: the other ranks wait for the answer
         problem = f"{type(error).__name__}: {error}"
     with _messages(None) as channel:
-        answers = channel.all_gather_object((bool(found), problem))
+        answers = channel.all_gather_object((bool(states), problem))
     for rank, (_, problem) in enumerate(answers):
         if problem is not None:
             raise ValueError(
@@ -55,7 +55,7 @@ def load(handle: Handle, folder: Path, policy: Policy) -> bool:
             )
     if not any(there for there, _ in answers):
         return False
-    handle.load_state_dict(found or None, policy)
+    handle.load_state_dict(states or None, policy)
     return True
 
 
@@ -97,8 +97,8 @@ def _read(folder: Path, rank: int, world_size: int, shares: int) -> list[dict[st
         about = json.loads(saved[f"rank{first}"]["about"])
         old = about["world_size"]
         if old != world_size or about.get("shares", 1) != shares:
-            every = [_path(folder, each) for each in range(old)]
-            return [_load(each) for each in every if each.exists()]
+            every = [_path(folder, rank) for rank in range(old)]
+            return [_load(path) for path in every if path.exists()]
         if first == rank:
             return [saved]
         if not _path(folder, rank).exists():

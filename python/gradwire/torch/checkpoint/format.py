@@ -84,7 +84,7 @@ def pack(state: RankState, codec: Any) -> dict[str, Any]:
         }
         for kind in BUFFERS
     }
-    tensors = {kind: each for kind, each in tensors.items() if each or kind in ALWAYS}
+    tensors = {kind: values for kind, values in tensors.items() if values or kind in ALWAYS}
     packed = {"about": json.dumps(about, sort_keys=True), **tensors, "measured": state.measured}
     return {f"rank{state.rank}": packed}
 
@@ -125,10 +125,10 @@ def check_names(saved: RankState, names: Iterable[str]) -> None:
 def check_parameters(saved: RankState, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Raise a ValueError if a state has other parameters than these, or other shapes."""
     check_names(saved, shapes)
-    kept = [
-        (name, each) for name, entry in saved.entries.items() for each in entry.buffers.values()
+    buffers = [
+        (name, tensor) for name, entry in saved.entries.items() for tensor in entry.buffers.values()
     ]
-    for name, values in (*kept, *saved.measured.items()):
+    for name, values in (*buffers, *saved.measured.items()):
         if tuple(values.shape) != shapes[name]:
             raise ValueError(
                 f"the state_dict has a tensor of shape {tuple(values.shape)} for {name!r}, "
@@ -159,8 +159,8 @@ def _unpack(packed: Any, key: str) -> RankState:
         for kind in (*BUFFERS, "measured")
     }
     parameters = dict(about["parameters"])
-    for kind, found in tensors.items():
-        if unknown := found.keys() - parameters.keys():
+    for kind, values in tensors.items():
+        if unknown := values.keys() - parameters.keys():
             raise ValueError(f"{key}.{kind} has unknown parameters: {sorted(unknown)}")
     return RankState(
         rank=rank,
@@ -168,8 +168,8 @@ def _unpack(packed: Any, key: str) -> RankState:
         step=_integer(key, about, "step", low=0),
         schedule=dict(about["schedule"]),
         entries={
-            name: _entry(f"{key}.{name}", found, tensors, name)
-            for name, found in parameters.items()
+            name: _entry(f"{key}.{name}", entry, tensors, name)
+            for name, entry in parameters.items()
         },
         measured=tensors["measured"],
         node=node,
@@ -180,15 +180,15 @@ def _unpack(packed: Any, key: str) -> RankState:
 
 def _entry(
     what: str,
-    found: Any,
+    entry: Any,
     tensors: Mapping[str, Mapping[str, torch.Tensor]],
     name: str,
 ) -> Entry:
-    ratio, sizes = found.get("ratio"), list(found["sizes"])
+    ratio, sizes = entry.get("ratio"), list(entry["sizes"])
     for low, size in zip((-1, 0), sizes, strict=True):
         _validate.integer(f"{what}: sizes", size, low=low, high=_MOST)
     return Entry(
-        state=dict(found["state"]),
+        state=dict(entry["state"]),
         sizes=sizes,
         buffers={kind: tensors[kind][name] for kind in BUFFERS if name in tensors[kind]},
         ratio=None if ratio is None else SquareRatio.read(f"{what}: ratio", ratio),
@@ -198,13 +198,13 @@ def _entry(
 def _tensors(what: str, kind: str, tensors: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     rounds = kind in ("residual", "second_moment")
     allowed = [torch.float32, torch.bfloat16] if rounds else [torch.float32]
-    for name, each in tensors.items():
-        if each.layout != torch.strided or each.dtype not in allowed:
+    for name, tensor in tensors.items():
+        if tensor.layout != torch.strided or tensor.dtype not in allowed:
             raise TypeError(
                 f"{what}.{name} must be a dense tensor of {' or '.join(map(str, allowed))}, got "
-                f"{each.layout} of {each.dtype}"
+                f"{tensor.layout} of {tensor.dtype}"
             )
-    return {name: each.detach().cpu() for name, each in tensors.items()}
+    return {name: tensor.detach().cpu() for name, tensor in tensors.items()}
 
 
 def _integer(key: str, about: Mapping[str, Any], name: str, *, low: int) -> int:

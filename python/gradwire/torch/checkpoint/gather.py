@@ -1,15 +1,38 @@
 """Combines the checkpoints of all ranks: gathers them, or sums their residuals."""
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 
 from gradwire.torch.checkpoint.format import ALWAYS, RankState, check_parameters, unpack
-from gradwire.torch.engine.consensus import run_on_all
 from gradwire.torch.engine.parameter import BUFFERS
 from gradwire.torch.transport import Channel
+
+T = TypeVar("T")
+
+
+def run_on_all(channel: Channel, act: Callable[[], T], verb: str) -> list[T]:
+    """Call a function on every rank and return all results. If it raises on one, all raise.
+
+    ``verb`` names its effect on a ``state_dict``, for the message of the ValueError.
+    """
+    raised: BaseException | None = None
+    mine: tuple[str | None, Any] = (None, None)
+    try:
+        mine = (None, act())
+    except BaseException as error:  # of any kind: the other ranks wait for the answer
+        raised = error
+        plain = type(error) in (ValueError, TypeError)  # what is raised is a ValueError, too
+        mine = (str(error) if plain else f"{type(error).__name__}: {error}", None)
+    answers = channel.all_gather_object(mine)
+    if raised is not None and not isinstance(raised, Exception):
+        raise raised
+    for rank, (text, _) in enumerate(answers):
+        if text is not None:
+            raise ValueError(f"rank {rank} cannot {verb} its state_dict: {text}") from raised
+    return [answer for _, answer in answers]
 
 
 def gather(saved: Mapping[str, Any], channel: Channel, to: int | None) -> dict[str, Any]:
@@ -27,8 +50,8 @@ def gather(saved: Mapping[str, Any], channel: Channel, to: int | None) -> dict[s
         for about, sums, shapes in channel.all_gather_object((mine["about"], sums, shapes))
     ]
     everything: dict[str, Any] = {
-        f"rank{each}": {"about": text, **{kind: {} for kind in kinds}, "measured": {}}
-        for each, (text, *_) in enumerate(texts)
+        f"rank{rank}": {"about": text, **{kind: {} for kind in kinds}, "measured": {}}
+        for rank, (text, *_) in enumerate(texts)
     }
     for kind in kinds:
         for name, values in mine[kind].items():
@@ -42,9 +65,8 @@ def gather(saved: Mapping[str, Any], channel: Channel, to: int | None) -> dict[s
                 parts = list(every.view(size, longest))
             else:
                 parts = channel.gather(flat, to)
-            for each, part in enumerate(parts):
-                found = part[: theirs[each].numel()].view(theirs[each]).clone()
-                everything[f"rank{each}"][kind][name] = found
+            for sender, (part, shape) in enumerate(zip(parts, theirs, strict=False)):
+                everything[f"rank{sender}"][kind][name] = part[: shape.numel()].view(shape).clone()
     for holder, (_, sums, _) in enumerate(texts):
         for name, shape in sums.items():
             values = mine["measured"][name] if holder == rank else None
@@ -56,8 +78,8 @@ def gather(saved: Mapping[str, Any], channel: Channel, to: int | None) -> dict[s
     return everything if to is None or rank == to else {}
 
 
-def _sizes(told: Mapping[str, Sequence[int]]) -> dict[str, torch.Size]:
-    return {name: torch.Size(shape) for name, shape in told.items()}
+def _sizes(shapes: Mapping[str, Sequence[int]]) -> dict[str, torch.Size]:
+    return {name: torch.Size(shape) for name, shape in shapes.items()}
 
 
 def merge(
@@ -95,20 +117,20 @@ def merge(
             "measured": sorted(state.measured),
         }
 
-    every = [each for each in run_on_all(channel, read, "merge") if each is not None]
+    every = [state for state in run_on_all(channel, read, "merge") if state is not None]
     if not every:
         return {}
     first = every[0]
-    if any(each["agreed"] != first["agreed"] for each in every):
+    if any(state["agreed"] != first["agreed"] for state in every):
         raise ValueError("the ranks have checkpoints of different steps or models")
     state = read_here[0] if read_here else None
 
-    def total(name: str, own: torch.Tensor | None) -> torch.Tensor:
-        found = torch.zeros(shapes[name], dtype=torch.float64, device="cpu")
-        if own is not None:
-            found += own
-        channel.all_reduce(found).wait()
-        return found
+    def total(name: str, tensor: torch.Tensor | None) -> torch.Tensor:
+        sums = torch.zeros(shapes[name], dtype=torch.float64, device="cpu")
+        if tensor is not None:
+            sums += tensor
+        channel.all_reduce(sums).wait()
+        return sums
 
     merged: dict[str, Any] = {"about": first["about"], "measured": {}}
     for kind, names in first["agreed"][2].items():
@@ -116,9 +138,9 @@ def merge(
         if names or kind in ALWAYS:
             merged[kind] = {}
         for name in names:
-            own = None if state is None else state.entries[name].buffers[kind]
-            merged[kind][name] = total(name, own).div_(ranks).float()
-    for name in sorted({name for each in every for name in each["measured"]}):
-        own = None if state is None else state.measured.get(name)
-        merged["measured"][name] = total(name, own).float()
+            tensor = None if state is None else state.entries[name].buffers[kind]
+            merged[kind][name] = total(name, tensor).div_(ranks).float()
+    for name in sorted({name for state in every for name in state["measured"]}):
+        tensor = None if state is None else state.measured.get(name)
+        merged["measured"][name] = total(name, tensor).float()
     return {"rank0": merged}

@@ -19,15 +19,16 @@ from gradwire.torch.checkpoint.format import (
     pack,
     unpack,
 )
+from gradwire.torch.checkpoint.gather import run_on_all
 from gradwire.torch.checkpoint.reshard import of_this_share, split
-from gradwire.torch.engine.consensus import checksum, run_on_all
+from gradwire.torch.engine.consensus import checksum
+from gradwire.torch.engine.moments import with_second_moment
 from gradwire.torch.engine.parameter import (
     BUFFERS,
     ParameterSlot,
     new_state,
     to_logical,
     to_memory,
-    with_second_moment,
 )
 from gradwire.torch.engine.scheduler import Scheduler
 from gradwire.torch.engine.square_ratio import SquareRatio
@@ -92,12 +93,12 @@ def load(
 
     every = run_on_all(channel, read, "load")
     (mine,) = loading
-    known = {rank: tuple(each[0]) for rank, each in enumerate(every) if each[0] is not None}
+    known = {rank: tuple(facts[0]) for rank, facts in enumerate(every) if facts[0] is not None}
     runs = {(size, step, epoch) for size, step, _, epoch in known.values()}
     if policy == "own":  # after a failure, some ranks may have ended a step that others have not
         runs = {(size, 0, 0) for size, _, _ in runs}
     # Sizes of frames are the same on the ranks that exchange them: those with one share.
-    sizes = {(place.grid[rank][1], each[2]) for rank, each in known.items()}
+    sizes = {(place.grid[rank][1], facts[2]) for rank, facts in known.items()}
     if len(runs) > 1 or len(sizes) > len({share for share, _ in sizes}):
         raise ValueError(
             "the ranks were given checkpoints of different runs or steps (world size, step, "
@@ -107,12 +108,12 @@ def load(
     if policy == "own" and known:  # some may have begun an epoch that others have not
         ahead = max(known, key=lambda rank: (known[rank][1], known[rank][3]))
         mine.schedule = every[ahead][1]
-    steps = [each[2] for each in every]
+    steps = [facts[2] for facts in every]
     run_on_all(channel, lambda: mine.complete(steps, schedules), "load")
     mine.share_moments(between, [every[rank][-1] for rank in place.partners])
     ratios: dict[str, list[Any]] = next((every[at][3] for at in place.partners if every[at][3]), {})
-    found = {name: SquareRatio(*each) for name, each in ratios.items()}
-    mine.apply(found, same_size=all(size == place.nodes for size, *_ in known.values()))
+    merged = {name: SquareRatio(*fields) for name, fields in ratios.items()}
+    mine.apply(merged, same_size=all(size == place.nodes for size, *_ in known.values()))
     return max((summary[1] for summary in known.values()), default=0)
 
 
@@ -145,7 +146,7 @@ class _Loading:
         self.ratios: dict[str, SquareRatio] = {}
         self.summary: tuple[int, int, int, int] | None = None
         by_rank = unpack(saved)
-        redivided = any(each.shares != place.shares for each in by_rank.values())
+        redivided = any(state.shares != place.shares for state in by_rank.values())
         by_rank = of_this_share(by_rank, parameters, place)
         rank, world_size = place.node, place.nodes
         if not by_rank:
@@ -155,12 +156,12 @@ class _Loading:
                 )
             self._fresh()
             return
-        shapes = {name: each.shape for name, each in parameters.items()}
+        shapes = {name: slot.shape for name, slot in parameters.items()}
         for one in by_rank.values():
             check_parameters(one, shapes)
         first = next(iter(by_rank.values()))
         every = first.entries.items()
-        self.ratios = {name: each.ratio for name, each in every if each.ratio is not None}
+        self.ratios = {name: entry.ratio for name, entry in every if entry.ratio is not None}
         old_size = first.world_size
         if any((one.world_size, one.step) != (old_size, first.step) for one in by_rank.values()):
             raise ValueError("the state_dicts come from different runs or steps")
@@ -225,8 +226,8 @@ class _Loading:
                 raise ValueError(
                     f'policy "keep" needs the state_dict of rank {rank} on rank {rank}'
                 )
-            own = by_rank.get(rank)
-            for name, entry in own.entries.items() if own else ():
+            old = by_rank.get(rank)
+            for name, entry in old.entries.items() if old else ():
                 self._restore(name, entry, entry.buffers)
             return
         if len(by_rank) < old_size:
@@ -251,11 +252,11 @@ class _Loading:
         state.load_state_dict(entry.state | dict.fromkeys(BUFFERS) | arrays)
         self.states[name] = state
 
-    def _estimate(self, given: Sequence[RankState]) -> None:
+    def _estimate(self, states: Sequence[RankState]) -> None:
         """Average the second moments of these ranks, as this rank's share of an average of all."""
         for name, parameter in self._parameters.items():
-            entries = [each.entries[name] for each in given]
-            if all("second_moment" in each.buffers for each in entries):
+            entries = [state.entries[name] for state in states]
+            if all("second_moment" in entry.buffers for entry in entries):
                 values = to_memory(split(entries, "second_moment", len(entries)), parameter)
                 step = _validate.integer("step", entries[0].state.get("step"), low=0, high=2**53)
                 self.moments[name] = (values, step)
@@ -301,7 +302,8 @@ class _Loading:
         for name, parameter in self._parameters.items():
             parameter.state = self.states[name]
             ratio = ratios.get(name)
-            parameter.ratio = ratio if same_size or ratio is None else ratio.taken_over()
+            parameter.rate = None  # of the next pass, which the state has to learn
+            parameter.use_ratio(ratio if same_size or ratio is None else ratio.taken_over())
             parameter.limit.reset()
             if name in self.sizes:
                 parameter.limit.load(self.sizes[name])

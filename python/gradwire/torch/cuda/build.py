@@ -94,12 +94,12 @@ def broken_seal(data: bytes) -> str | None:
     The system's loader maps a truncated file, and kills the process at the first missing page; and
     kernels of other sources misread the structs of this package.
     """
-    seal, made, own = data[-_SEALED:-128], data[-128:-64], data[-64:]
+    seal, source, content = data[-_SEALED:-128], data[-128:-64], data[-64:]
     if seal != _SEAL:
         return "it is damaged, or was not built by build_cuda() or `make cuda`"
-    if own != hashlib.sha256(memoryview(data)[:-_SEALED]).hexdigest().encode():
+    if content != hashlib.sha256(memoryview(data)[:-_SEALED]).hexdigest().encode():
         return "it is damaged: its bytes differ from those that were built"
-    if made != sources().encode():
+    if source != sources().encode():
         return f"it was built from the sources of another gradwire than this one ({VERSION})"
     return None
 
@@ -118,19 +118,21 @@ def cached(folder: Path | None = None) -> list[Built]:
     It needs no compiler: whichever built them, the sources and torch were the same.
     """
     pattern = f"{_key((), '')}-*/{NAME}"
-    found = (folder or cache_folder()).glob(pattern)
-    newest = sorted(found, key=os.path.getmtime, reverse=True)
+    libraries = (folder or cache_folder()).glob(pattern)
+    newest = sorted(libraries, key=os.path.getmtime, reverse=True)
     return [Built(path, tuple(path.parent.name.split("-")[1:-1])) for path in newest]
 
 
 def _folder(architectures: Sequence[str], compiler: str) -> str:
-    """Return the folder name of a build, which contains its architectures."""
     return "-".join([_key((), ""), *architectures, _key(architectures, compiler)])
 
 
 def _gencode(architectures: Sequence[str]) -> list[str]:
     """Return the options of nvcc for machine code for all architectures, and PTX for the last."""
-    made = [f"-gencode=arch=compute_{each},code=sm_{each}" for each in architectures]
+    made = [
+        f"-gencode=arch=compute_{architecture},code=sm_{architecture}"
+        for architecture in architectures
+    ]
     last = architectures[-1]
     return [*made, f"-gencode=arch=compute_{last},code=compute_{last}"]
 
@@ -142,7 +144,6 @@ def capabilities() -> tuple[Capability, ...]:
 
 
 def names(of: Sequence[Capability]) -> tuple[str, ...]:
-    """Return the architectures of GPUs."""
     return tuple(f"{major}{minor}" for major, minor in of)
 
 
@@ -152,11 +153,14 @@ def runs_on(architectures: Sequence[str], capability: Capability) -> bool:
     Machine code runs on GPUs of the same major number from its minor number on, PTX on all later
     ones. Code for an architecture with a letter runs only on that one.
     """
-    for each in architectures:
-        digits = each.rstrip(string.ascii_lowercase)
-        own = int(digits[:-1]), int(digits[-1])
-        reaches = own[0] == capability[0] or each == architectures[-1]  # whose PTX is there
-        if own == capability or (each.isdecimal() and own <= capability and reaches):
+    for architecture in architectures:
+        digits = architecture.rstrip(string.ascii_lowercase)
+        compiled = int(digits[:-1]), int(digits[-1])
+        is_last = architecture == architectures[-1]  # whose PTX is there
+        reaches = compiled[0] == capability[0] or is_last
+        if compiled == capability or (
+            architecture.isdecimal() and compiled <= capability and reaches
+        ):
             return True
     return False
 
@@ -170,20 +174,19 @@ class Toolkit:
     libraries: tuple[Path, ...] = ()
 
     def version(self) -> str:
-        """Return the version text of the compiler."""
         return run([str(self.nvcc), "--version"])
 
 
-def _of_the_machine() -> Toolkit | None:
+def _machine_toolkit() -> Toolkit | None:
     homes = filter(None, (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")))
     places = [Path(home, "bin", "nvcc") for home in homes]
-    if found := shutil.which("nvcc"):
-        places.append(Path(found))
+    if nvcc_path := shutil.which("nvcc"):
+        places.append(Path(nvcc_path))
     places.append(Path("/usr/local/cuda/bin/nvcc"))
     return next((Toolkit(nvcc) for nvcc in places if nvcc.is_file()), None)
 
 
-def _of_wheels() -> Toolkit | None:
+def _wheel_toolkit() -> Toolkit | None:
     # A wheel of one part may lie in another folder than that of another part.
     folders = [*site.getsitepackages(), site.getusersitepackages(), *sys.path]
     roots = [Path(folder, "nvidia", "cu13") for folder in dict.fromkeys(folders) if folder]
@@ -201,13 +204,13 @@ def find_toolkit() -> Toolkit:
     Looks at ``$CUDA_HOME``, ``$CUDA_PATH``, ``$PATH``, ``/usr/local/cuda``, and then at installed
     packages. Raises an ExtensionError if there is none.
     """
-    found = _of_the_machine() or _of_wheels()
-    if found is None:
+    toolkit = _machine_toolkit() or _wheel_toolkit()
+    if toolkit is None:
         raise ExtensionError(
             "no CUDA compiler was found: install the CUDA toolkit (12 or 13) and set CUDA_HOME, or "
             "pip install nvidia-cuda-nvcc nvidia-cuda-runtime nvidia-cuda-crt nvidia-nvvm"
         )
-    return found
+    return toolkit
 
 
 def build_cuda(
@@ -260,7 +263,6 @@ def build(
     tell: Callable[[str, float], object],
     link: Link,
 ) -> Path:
-    """Compile for `build_cuda`, and link as asked."""
     toolkit = find_toolkit()
     chosen = tuple(architectures or names(capabilities()) or ARCHITECTURES)
     root = Path(folder) if folder is not None else cache_folder()

@@ -47,13 +47,13 @@ def status() -> Status:
             f"the package gradwire-cuda has version {package.__version__}, and gradwire {VERSION}: "
             f"build version {VERSION} with `make cuda` in the sources of gradwire",
         )
-    return _built()
+    return _from_cache()
 
 
-def _built() -> Status:
+def _from_cache() -> Status:
     """Return the library from the cache that has code for most of the GPUs here."""
-    found = build.cached()
-    if not found:
+    builds = build.cached()
+    if not builds:
         return Status(
             None,
             "the CUDA extension is not installed: build it with gradwire.torch.cuda.build_cuda(), "
@@ -62,22 +62,25 @@ def _built() -> Status:
     # A process that does not use CUDA is not made to: it might fork later.
     here = build.capabilities() if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
     if not here:
-        most = max(found, key=lambda built: len(built.architectures))
+        most = max(builds, key=lambda built: len(built.architectures))
         return Status(most.library, "built from source")
-    served = [sum(build.runs_on(built.architectures, each) for each in here) for built in found]
+    served = [
+        sum(build.runs_on(built.architectures, capability) for capability in here)
+        for built in builds
+    ]
     if max(served) > 0:
-        return Status(found[served.index(max(served))].library, "built from source")
+        return Status(builds[served.index(max(served))].library, "built from source")
     return Status(
         None,
         "the CUDA extension was built for "
-        f"{', '.join(sorted({each for built in found for each in built.architectures}))}, but the "
+        f"{', '.join(sorted({name for built in builds for name in built.architectures}))}, but the "
         f"GPUs here are {', '.join(build.names(here))}: build it for these with "
         "gradwire.torch.cuda.build_cuda()",
     )
 
 
 @cache
-def _loaded(path: Path) -> None:
+def _load_library(path: Path) -> None:
     try:
         if (why := build.broken_seal(path.read_bytes())) is not None:
             raise ExtensionError(
@@ -107,11 +110,11 @@ def load() -> Status:
     ExtensionError
         If there is none, or torch cannot load it.
     """
-    found = status()
-    if found.library is None:
-        raise ExtensionError(found.reason)
-    _loaded(found.library)
-    return found
+    library = status()
+    if library.library is None:
+        raise ExtensionError(library.reason)
+    _load_library(library.library)
+    return library
 
 
 def trial(device: torch.device | str | int = "cuda") -> Trial:

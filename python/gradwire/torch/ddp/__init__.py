@@ -6,11 +6,15 @@
 The training loop does not change. See `attach` and ``docs/ddp.md``.
 """
 
-from gradwire.report import ParameterReport, Report
+from typing import TYPE_CHECKING, Any
+
 from gradwire.torch.ddp.attachment import attach
 from gradwire.torch.engine.handle import Handle
 from gradwire.torch.engine.pairing import PairingWarning
 from gradwire.torch.errors import ExchangeError, GradientError, UpdateError
+
+if TYPE_CHECKING:
+    from gradwire.report import ParameterReport, Report
 
 __all__ = [
     "ExchangeError",
@@ -22,3 +26,11 @@ __all__ = [
     "UpdateError",
     "attach",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("ParameterReport", "Report"):  # the classes are needed only where reports are
+        from gradwire import report
+
+        return getattr(report, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,20 +3,24 @@
 import weakref
 from collections.abc import Callable, Collection
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from gradwire._codec import Codec
 from gradwire.schedule import Schedule
-from gradwire.torch.auto import choices_of
 from gradwire.torch.ddp.source import DDPSource, check_ranks
 from gradwire.torch.engine.attach import attach_engine
 from gradwire.torch.engine.config import Codecs, GradScaler, Options
 from gradwire.torch.engine.handle import Handle
+from gradwire.torch.engine.pairing import default_codec
 from gradwire.torch.engine.parameter import plain_names
-from gradwire.torch.transport import Hierarchy, Levels, ProcessGroups, Transport, parse_hierarchy
+from gradwire.torch.transport import ProcessGroups, Transport
+
+if TYPE_CHECKING:
+    from gradwire.torch.transport.topology import Levels
 
 _REFUSED = {
     "_use_python_reducer": 'torch._dynamo.config.optimize_ddp = "python_reducer" passes no buckets '
@@ -41,7 +45,7 @@ def attach(
     low_memory: bool | None = None,
     process_group: dist.ProcessGroup | None = None,
     timeout: timedelta | None = None,
-    hierarchy: Levels | None = None,
+    hierarchy: "Levels | None" = None,
 ) -> Handle:
     """Compress the gradients of a DDP model. A collective: call it on every rank.
 
@@ -154,9 +158,14 @@ def attach(
     are rounded to float32 before they are compressed.
     """
     ddp = _unwrap(model)
-    given, choices = choices_of(codec, optimizer, min_ratio, schedule, hierarchy)
+    chosen: Any = default_codec(optimizer) if codec is None else codec
+    choices = None
+    if min_ratio is not None or not isinstance(chosen, Codec):  # "auto", perhaps
+        from gradwire.torch.auto import choices_of
+
+        chosen, choices = choices_of(codec, optimizer, min_ratio, schedule, hierarchy)
     options = Options(
-        codec=given,
+        codec=chosen,
         optimizer=optimizer,
         schedule=schedule,
         grad_scaler=grad_scaler,
@@ -173,6 +182,8 @@ def attach(
     sparse = _sparse(ddp.module)
     transport: Transport = ProcessGroups(over, timeout)
     if hierarchy is not None:
+        from gradwire.torch.transport.topology import Hierarchy, parse_hierarchy
+
         inside, across = parse_hierarchy(hierarchy, over)
         if undivided := [name for name, parameter in named.items() if id(parameter) in sparse]:
             raise ValueError(

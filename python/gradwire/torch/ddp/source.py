@@ -95,7 +95,7 @@ def _raise_after_backward(verdict: Callable[[], BaseException | None]) -> None:
         if error is not None:
             raise error
 
-    queue(lambda: queue(lambda: queue(end)))
+    queue(functools.partial(queue, functools.partial(queue, end)))
 
 
 class DDPSource:
@@ -157,12 +157,12 @@ def _hooks(model: Any) -> list[tuple[Any, Any]]:
     return hooks
 
 
-def check_ranks(own: dist.ProcessGroup, over: dist.ProcessGroup) -> None:
+def check_ranks(whole: dist.ProcessGroup, over: dist.ProcessGroup) -> None:
     """Raise a ValueError for other ranks than those whose replicas must stay equal."""
-    expected, given = (sorted(dist.get_process_group_ranks(group)) for group in (own, over))
-    if expected != given:
+    expected, actual = (sorted(dist.get_process_group_ranks(group)) for group in (whole, over))
+    if expected != actual:
         raise ValueError(
-            f"process_group= has ranks {given}, but the model has ranks {expected}: averaging over "
-            "other ranks would let the replicas drift apart; pass this group to "
+            f"process_group= has ranks {actual}, but the model has ranks {expected}: averaging "
+            "over other ranks would let the replicas drift apart; pass this group to "
             "DistributedDataParallel(process_group=...) when you wrap the model"
         )

@@ -8,12 +8,13 @@ from typing import Any
 import torch
 
 from gradwire import _validate
+from gradwire._validate import refuse_type, require
 from gradwire.torch.checkpoint import load as residuals
 from gradwire.torch.checkpoint.format import Policy
+from gradwire.torch.checkpoint.gather import run_on_all
 from gradwire.torch.diloco.exchanges import FragmentExchanges
 from gradwire.torch.diloco.replica import FragmentState, Position, Replica, Shared
-from gradwire.torch.diloco.untrained import bits_of
-from gradwire.torch.engine.consensus import run_on_all
+from gradwire.torch.tensors import bytes_of
 from gradwire.torch.transport import RankTopology, messages
 
 VERSION = 1
@@ -28,20 +29,19 @@ def _read(saved: object, replica: Replica, rank: int, world_size: int) -> tuple[
     The latter is in its own of several checkpoints, if the number of ranks is the same. A single
     one is taken for its own.
     """
-    found = {
-        name: each
+    ranks = {
+        name: state
         for one in ([saved] if isinstance(saved, Mapping) else saved or ())  # type: ignore[attr-defined]
-        for name, each in (one.items() if isinstance(one, Mapping) else ())
-        if isinstance(each, Mapping) and "outer" in each
+        for name, state in (one.items() if isinstance(one, Mapping) else ())
+        if isinstance(state, Mapping) and "outer" in state
     }
-    if not found:
-        raise ValueError("expected what DiLoCo.state_dict() returned, or a list of these")
-    mine = found.get(f"rank{rank}") if len(found) == world_size else None
-    one = mine or next(iter(found.values()))
-    tensors, position = _read_one(one, replica.fragments)
+    require(ranks, "expected what DiLoCo.state_dict() returned, or a list of these")
+    mine = ranks.get(f"rank{rank}") if len(ranks) == world_size else None
+    state = mine or next(iter(ranks.values()))
+    tensors, position = _read_one(state, replica.fragments)
     for kind in _UNTRAINED:
-        tensors[kind] = replica.untrained.read(one.get(kind, {}))
-    if mine is None and len(found) > 1:
+        tensors[kind] = replica.untrained.read(state.get(kind, {}))
+    if mine is None and len(ranks) > 1:
         tensors["sent"] = {}
     return tensors, position
 
@@ -49,78 +49,79 @@ def _read(saved: object, replica: Replica, rank: int, world_size: int) -> tuple[
 def _read_one(
     saved: Mapping[str, Any], fragments: Sequence[Sequence[FragmentState]]
 ) -> tuple[Shared, Position]:
-    text = saved["outer"]
-    if not isinstance(text, str):
-        raise TypeError(f"outer must be a str, got {type(text).__name__}")
-    about = messages.read(text)
-    if not isinstance(about, dict) or about.get("version") != VERSION:
-        raise ValueError(f"expected version {VERSION} of DiLoCo's checkpoints, got {about!r}")
+    if not isinstance(text := saved["outer"], str):
+        refuse_type("outer", "a str", text)
+    about: Any = messages.read(text)
+    current = isinstance(about, dict) and about.get("version") == VERSION
+    require(current, "expected version {} of DiLoCo's checkpoints, got {!r}", VERSION, about)
     position = {
         name: _validate.integer(name, about.get(name), low=0)
         for name in ("inner_step", "sent", "applied")
     }
     flying = range(position["applied"], position["sent"])
-    if position["applied"] > position["sent"] or len(flying) > len(fragments):
-        raise ValueError(
-            f"the checkpoint has applied {position['applied']} of {position['sent']} exchanges, "
-            f"and there are {len(fragments)} fragments: it is damaged, or has other fragments"
-        )
+    require(
+        position["applied"] <= position["sent"] and len(flying) <= len(fragments),
+        "the checkpoint has applied {} of {} exchanges, and there are {} fragments: it is damaged, "
+        "or has other fragments",
+        *(position["applied"], position["sent"], len(fragments)),
+    )
     parts = [part for fragment in fragments for part in fragment]
-    known = {each.name: each.tensor.shape for part in parts for each in part.records}
-    of = {each.name: part for part in parts for each in part.records}
-    found: Shared = {}
+    known = {slot.name: slot.tensor.shape for part in parts for slot in part.records}
+    part_of = {slot.name: part for part in parts for slot in part.records}
+    read: Shared = {}
     for kind in _KINDS:
         tensors = saved.get(kind, {})
         if not isinstance(tensors, Mapping):
-            raise TypeError(f"{kind} must be a dict, got {type(tensors).__name__}")
-        shapes = {name: getattr(each, "shape", None) for name, each in tensors.items()}
+            refuse_type(kind, "a dict", tensors)
+        shapes = {name: getattr(tensor, "shape", None) for name, tensor in tensors.items()}
         expected = known
         if kind in ("pending", "sent"):
             expected = {name: shape for name, shape in known.items() if name in shapes}
         if kind == "velocity" and all(part.velocity is None for part in parts):
             expected = {}
-        if shapes != expected:
-            wrong = sorted(
-                name for name in {**shapes, **expected} if shapes.get(name) != expected.get(name)
-            )
-            raise ValueError(f"the {kind} parameters come from another model or setting: {wrong}")
-        for name, each in tensors.items():
-            _check(f"{kind}.{name}", each, of[name].dtype_of(kind))
-        found[kind] = dict(tensors)
+        names = sorted({**shapes, **expected})
+        wrong = [name for name in names if shapes.get(name) != expected.get(name)]
+        message = "the {} parameters come from another model or setting: {}"
+        require(not wrong and len(shapes) == len(expected), message, kind, wrong)
+        for name, tensor in tensors.items():
+            _check(f"{kind}.{name}", tensor, part_of[name].dtype_of(kind))
+        read[kind] = dict(tensors)
     due = {
-        each.name
+        slot.name
         for number in flying
         for part in fragments[number % len(fragments)]
-        for each in part.records
+        for slot in part.records
     }
-    if found["pending"].keys() != due:
-        raise ValueError(
-            f"with these {len(fragments)} fragments, averages of {_some(due)} are under way; the "
-            f"checkpoint has averages of {_some(found['pending'])}: load it with the fragments= "
-            "that it was saved with"
-        )
-    return found, position
+    require(
+        read["pending"].keys() == due,
+        "with these {} fragments, averages of {} are under way; the checkpoint has averages of {}: "
+        "load it with the fragments= that it was saved with",
+        *(len(fragments), _some(due), _some(read["pending"])),
+    )
+    return read, position
 
 
 def _check(what: str, tensor: torch.Tensor, dtype: torch.dtype) -> None:
     """Raise an error unless it can be taken over as it is."""
-    if tensor.layout != torch.strided or tensor.is_meta or tensor.dtype != dtype:
-        kind = "meta" if tensor.is_meta else str(tensor.layout).removeprefix("torch.")
-        raise TypeError(
-            f"{what} must be a dense tensor of {dtype} with values, got {tensor.dtype} ({kind})"
-        )
-    if not bool(tensor.isfinite().all()):
-        raise ValueError(f"{what} has values that are NaN or infinite: the checkpoint is damaged")
+    kind = "meta" if tensor.is_meta else str(tensor.layout).removeprefix("torch.")
+    require(
+        kind == "strided" and tensor.dtype == dtype,
+        "{} must be a dense tensor of {} with values, got {} ({})",
+        *(what, dtype, tensor.dtype, kind),
+        kind=TypeError,
+    )
+    finite = bool(tensor.isfinite().all())
+    require(finite, "{} has values that are NaN or infinite: the checkpoint is damaged", what)
 
 
 def _digest(tensors: Shared) -> str:
     """Return a digest of the values that must be equal, bit for bit, on all ranks."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for kind in _COMMON:
-        for name, each in sorted(tensors[kind].items()):
-            found.update(f"{kind} {name} {each.dtype} {tuple(each.shape)}".encode())
-            found.update(bits_of(each))
-    return found.hexdigest()
+        for name, tensor in sorted(tensors[kind].items()):
+            digest.update(f"{kind} {name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            digest.update(bytes_of(tensor).numpy().data)
+    return digest.hexdigest()
 
 
 def _some(names: Iterable[str]) -> str:
@@ -131,7 +132,7 @@ def _some(names: Iterable[str]) -> str:
 
 def save(replica: Replica, flights: FragmentExchanges) -> dict[str, Any]:
     """Return what `DiLoCo.state_dict` describes."""
-    pending = flights.settled()
+    pending = flights.wait_for_averages()
     saved = residuals.save(
         replica.compressed,
         replica.codec.get_config(),
@@ -143,22 +144,22 @@ def save(replica: Replica, flights: FragmentExchanges) -> dict[str, Any]:
         "shared": {part: part.shared for part in replica.parts},
         "velocity": {part: part.velocity for part in replica.parts if part.velocity is not None},
         "pending": pending,
-        "sent": flights.as_sent(),
+        "sent": flights.sent_parameters(),
     }
     tensors = {
         kind: {
             record.name: values.detach().cpu().clone()
-            for part, flat in each.items()
+            for part, flat in flat_of.items()
             for record, values in part.split(flat)
         }
-        for kind, each in flats.items()
+        for kind, flat_of in flats.items()
     }
     for kind, untrained in zip(
         _UNTRAINED, (replica.untrained.shared, flights.untrained()), strict=True
     ):
-        tensors[kind] = {name: each.cpu().clone() for name, each in untrained.items()}
+        tensors[kind] = {name: tensor.cpu().clone() for name, tensor in untrained.items()}
     outer = json.dumps({"version": VERSION, **replica.position}, sort_keys=True)
-    return {rank: {**each, **tensors, "outer": outer} for rank, each in saved.items()}
+    return {rank: {**state, **tensors, "outer": outer} for rank, state in saved.items()}
 
 
 def load(
@@ -169,31 +170,31 @@ def load(
 ) -> None:
     """Restore what `save` returned, on all ranks or on none. A collective."""
     engine = flights.engine
-    read: list[tuple[Shared, Position]] = []
+    tensors: Shared = {}
+    position: Position = {}
 
     def read_mine() -> tuple[Position, str]:
-        read.append(_read(state_dict, replica, engine.rank, engine.size))
-        return read[0][1], _digest(read[0][0])
+        shared, place = _read(state_dict, replica, engine.rank, engine.size)
+        tensors.update(shared)
+        position.update(place)
+        return position, _digest(tensors)
 
     with engine.control.act("load_state_dict()") as channel:
         every = run_on_all(channel, read_mine, "load")
-        ((tensors, found),) = read
         for rank, (where, bits) in enumerate(every):
-            if where != every[0][0]:
-                problem = f"it is at {where}, but that of rank 0 is at {every[0][0]}"
-            elif bits != every[0][1]:
-                problem = (
-                    "it is at the same step as that of rank 0, but its shared parameters, outer "
-                    "momentum or averages have other values: load what one run saved at one time"
-                )
-            else:
-                continue
-            raise ValueError(f"rank {rank} cannot load its state_dict: {problem}")
+            cannot, first = f"rank {rank} cannot load its state_dict: it is at", every[0][0]
+            require(where == first, "{} {}, but that of rank 0 is at {}", cannot, where, first)
+            require(
+                bits == every[0][1],
+                "{} the same step as that of rank 0, but its shared parameters, outer momentum or "
+                "averages have other values: load what one run saved at one time",
+                cannot,
+            )
         place = RankTopology.alone(engine.rank, engine.size)
         residuals.load(
             replica.compressed, replica.scheduler, place, channel, channel, state_dict, policy
         )
     replica.load(tensors)
     replica.untrained.begin(tensors["untrained"])
-    replica.position.update(found)
+    replica.position.update(position)
     flights.load(tensors["pending"], tensors["sent"], tensors["averaged"])

@@ -63,32 +63,33 @@ class FragmentExchanges:
         self._replica.check()
         number = self._position["sent"]
         parts = self._fragment(number)
-        own = _own(parts)
+        flats = _own_flats(parts)
         # Pseudo-gradients: by what this rank has moved the parameters, negated.
-        buckets = [(part.contents, (part.shared - each).float()) for part, each in own.items()]
+        buckets = [(part.contents, (part.shared - flat).float()) for part, flat in flats.items()]
 
         flight = FragmentExchange(number, parts)
         untrained = self._replica.untrained
         first = number % len(self._replica.fragments) == 0 and untrained.settings
         changes = untrained.changed() if first else None
 
-        def heard(every: list[str]) -> None:
+        def read_messages(every: list[str]) -> None:
             if changes is not None:
                 with self.engine.control.act("untrained tensors") as channel:
                     flight.untrained = untrained.average(channel, changes)
-                size, sent = channel.size, sum(each.nbytes for each in flight.untrained.values())
+                size = channel.size
+                sent = sum(tensor.nbytes for tensor in flight.untrained.values())
                 self._before += 2 * (size - 1) / size * sent + _MESSAGE * (size - 1)
             if _WANTED in every and self._heard is None:
                 self._heard = number
 
-        told = _WANTED if self._wanted() else ""
-        call = Call("diloco", number, {"exchange": number}, heard, told)
+        message = _WANTED if self._wanted() else ""
+        call = Call("diloco", number, {"exchange": number}, read_messages, message)
         flight.started = start(self.engine, call, buckets)
         self._count_message()
         self._exchanges += 1
         self._position["sent"] = number + 1
         if self._replica.outer.carry:
-            flight.own = own
+            flight.own = flats
         self._flying.append(flight)
 
     def _apply(self) -> None:
@@ -96,7 +97,7 @@ class FragmentExchanges:
         flight = self._flying[0]
         begun = time.perf_counter()
         try:
-            flight.settle()
+            flight.wait()
             if self._confirm is not None:
                 self._count_message()
                 self._confirm.compare("applied", str(flight.number))
@@ -104,34 +105,36 @@ class FragmentExchanges:
             self._waited += time.perf_counter() - begun
         self._make()
 
-    def arrive(self) -> None:
+    def wait_for_all(self) -> None:
         """Wait until every exchange has arrived or is lost, whatever its outcome."""
         for flight in self._flying:
             try:
-                flight.settle()
+                flight.wait()
             except ExchangeError:
                 break
 
-    def settled(self) -> Flats:
+    def wait_for_averages(self) -> Flats:
         """Wait for the averages, to be applied later; drop failed exchanges, to be sent again."""
-        self.arrive()
-        there = list(itertools.takewhile(lambda each: each.arrived, self._flying))
+        self.wait_for_all()
+        there = list(itertools.takewhile(lambda flight: flight.arrived, self._flying))
         means = {part: mean for flight in there for part, mean in flight.averages().items()}
         self._forget(self._position["applied"] + len(there))
         return means
 
-    def as_sent(self) -> Flats:
+    def sent_parameters(self) -> Flats:
         """Return this rank's parameters as sent, for the exchanges in progress."""
-        return {part: own for flight in self._flying for part, own in flight.own.items()}
+        return {part: flat for flight in self._flying for part, flat in flight.own.items()}
 
     def untrained(self) -> dict[str, torch.Tensor]:
         """Return the averages of untrained tensors that are to be applied: of one exchange."""
-        return {name: each for flight in self._flying for name, each in flight.untrained.items()}
+        return {
+            name: tensor for flight in self._flying for name, tensor in flight.untrained.items()
+        }
 
     def load(
         self,
         pending: dict[str, torch.Tensor],
-        own: dict[str, torch.Tensor],
+        sent: dict[str, torch.Tensor],
         untrained: dict[str, torch.Tensor],
     ) -> None:
         """Begin at the position of a checkpoint, with the averages to be applied.
@@ -144,8 +147,8 @@ class FragmentExchanges:
             flight = FragmentExchange(number, parts)
             flight.means = {part: part.flat(pending) for part in parts}
             names = {record.name for part in parts for record in part.records}
-            if self._replica.outer.carry and own.keys() >= names:
-                flight.own = {part: part.flat(own) for part in parts}
+            if self._replica.outer.carry and sent.keys() >= names:
+                flight.own = {part: part.flat(sent) for part in parts}
             if number % len(self._replica.fragments) == 0:
                 flight.untrained = untrained
             self._flying.append(flight)
@@ -156,7 +159,7 @@ class FragmentExchanges:
             part.write(part.shared)
         if self._replica.outer.carry:
             for flight in self._flying:
-                flight.own = _own(flight.parts)
+                flight.own = _own_flats(flight.parts)
 
     def _make(self) -> None:
         flight = self._flying.popleft()
@@ -171,22 +174,22 @@ class FragmentExchanges:
     def _forget(self, number: int) -> None:
         """Drop the exchanges from this number on, which will be sent again."""
         self._position["sent"] = max(number, self._position["applied"])
-        self._flying = deque(each for each in self._flying if each.number < number)
+        self._flying = deque(flight for flight in self._flying if flight.number < number)
 
     # Other ranks ------------------------------------------------------------------------------
 
-    def land(self) -> None:
+    def wait_and_disconnect(self) -> None:
         """Wait until every exchange has arrived or is lost, and disconnect from these ranks."""
-        self.arrive()
+        self.wait_for_all()
         self.engine.pipeline.flush()
         self.engine.abandon()
 
     @property
     def arrived(self) -> dict[int, bool]:
         """The exchanges that have arrived, and whether their averages are finite."""
-        return {each.number: each.failure is None for each in self._flying if each.arrived}
+        return {flight.number: flight.failure is None for flight in self._flying if flight.arrived}
 
-    def follow(self, applied: int, sent: int) -> TensorError | None:
+    def catch_up(self, applied: int, sent: int) -> TensorError | None:
         """Apply and undo exchanges as other ranks did; return the error that one of them raised."""
         failure = None
         while self._position["applied"] < applied:
@@ -207,7 +210,7 @@ class FragmentExchanges:
                 worker.run_in_sender(step.undo_all)
         self._forget(number)
 
-    def count(self) -> None:
+    def make_final(self) -> None:
         """Make all exchanges that have arrived final: they can no longer be undone."""
         for flight in self._flying:
             flight.started = None
@@ -227,17 +230,15 @@ class FragmentExchanges:
     def align(self, channel: Channel, source: int, *, new: bool) -> None:
         """Give new ranks the averages of untrained tensors, also those to be applied."""
         untrained = self._replica.untrained
-        for held in (untrained.shared, *(each.untrained for each in self._flying)):
+        for held in (untrained.shared, *(flight.untrained for flight in self._flying)):
             untrained.align_shared(channel, source, held, new=new)
 
     def means(self) -> list[torch.Tensor]:
-        """Return the averages to be applied."""
         return [mean for flight in self._flying for mean in (flight.means or {}).values()]
 
     # Figures ----------------------------------------------------------------------------------
 
     def figures(self) -> tuple[float, float, int]:
-        """Return bytes sent, seconds waited, and exchanges started."""
         return self._before + self._sent(), self._waited, self._exchanges
 
     def _sent(self) -> float:
@@ -247,7 +248,7 @@ class FragmentExchanges:
         self._before += _MESSAGE * (self.engine.size - 1)
 
 
-def _own(parts: Iterable[FragmentState]) -> Flats:
+def _own_flats(parts: Iterable[FragmentState]) -> Flats:
     return {part: part.own() for part in parts}
 
 
@@ -265,10 +266,9 @@ class FragmentExchange:
 
     @property
     def arrived(self) -> bool:
-        """Whether its averages or its failure have arrived."""
         return self.means is not None or self.failure is not None
 
-    def settle(self) -> None:
+    def wait(self) -> None:
         """Wait for the averages, and keep them; raise the ExchangeError if it was lost."""
         if self.arrived:
             return
@@ -280,7 +280,7 @@ class FragmentExchange:
 
     def averages(self) -> Flats:
         """Wait, and return the averages; raise a TensorError if they are not finite."""
-        self.settle()
+        self.wait()
         if self.means is None:
             assert self.failure is not None
             raise fresh(self.failure) from None

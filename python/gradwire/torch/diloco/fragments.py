@@ -8,43 +8,43 @@ fragment is applied some steps after it was sent (section 2.3).
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 
 from gradwire import _validate
+from gradwire._validate import Check, Checked, Count, require
 
 if TYPE_CHECKING:
     from gradwire._codec import Codec
 
 
-@dataclass(frozen=True, slots=True)
-class Timetable:
+@dataclass(frozen=True)
+class Timetable(Checked):
     """When fragments are sent and applied, in inner steps counted from 1.
 
     Exchange n is of fragment ``n % fragments``. All of them are sent at equal distances in
     ``inner_steps`` steps, each applied ``delay`` steps later, before it is sent again.
     """
 
-    inner_steps: int
+    inner_steps: Count
     fragments: int
     delay: int
 
     def __post_init__(self) -> None:
-        steps = _validate.integer("inner_steps", self.inner_steps, low=1)
-        _validate.integer("delay", self.delay, low=0, high=steps - 1)
-        if self.fragments > steps:
-            raise ValueError(
-                f"{self.fragments} fragments cannot be sent in {steps} inner steps, one at a time"
-            )
+        super().__post_init__()
+        _validate.integer("delay", self.delay, low=0, high=self.inner_steps - 1)
+        require(
+            self.fragments <= self.inner_steps,
+            "{} fragments cannot be sent in {} inner steps, one at a time",
+            *(self.fragments, self.inner_steps),
+        )
 
     def sent_at(self, number: int) -> int:
-        """Return the inner step after which an exchange starts."""
         turn, fragment = divmod(number, self.fragments)
         return turn * self.inner_steps + (fragment + 1) * self.inner_steps // self.fragments
 
     def applied_at(self, number: int) -> int:
-        """Return the inner step after which its result is applied."""
         return self.sent_at(number) + self.delay
 
 
@@ -61,23 +61,25 @@ def divide(
     if isinstance(fragments, int):
         count = _validate.integer("fragments", fragments, low=1)
         layers = list(dict.fromkeys(map(_layer, named)))
-        if count > len(layers):
-            raise ValueError(f"the model has {len(layers)} layers, got {count} fragments")
+        enough = count <= len(layers)
+        require(enough, "the model has {} layers, got {} fragments", len(layers), count)
         turns = {layer: index % count for index, layer in enumerate(layers)}
         return tuple(
             tuple(name for name in named if turns[_layer(name)] == index) for index in range(count)
         )
-    found = tuple(
-        tuple(name for name in named if any(f"{name}.".startswith(f"{each}.") for each in group))
-        for group in fragments
+    groups = tuple(
+        tuple(
+            name
+            for name in named
+            if any(f"{name}.".startswith(f"{prefix}.") for prefix in prefixes)
+        )
+        for prefixes in fragments
     )
     for name in named:
-        times = sum(name in group for group in found)
-        if times != 1:
-            raise ValueError(f"parameter {name!r} is in {times} fragments instead of one")
-    if not all(found):
-        raise ValueError(f"a fragment has no parameters: {fragments!r}")
-    return found
+        times = sum(name in group for group in groups)
+        require(times == 1, "parameter {!r} is in {} fragments instead of one", name, times)
+    require(all(groups), "a fragment has no parameters: {!r}", fragments)
+    return groups
 
 
 def _layer(name: str) -> str:
@@ -86,52 +88,43 @@ def _layer(name: str) -> str:
     return numbered[0] if numbered else name.rpartition(".")[0] or name
 
 
-@dataclass(frozen=True, slots=True)
-class OuterOptimizer:
+_Part = Annotated[float, Check(_validate.positive, below=1)]
+
+
+@dataclass(frozen=True)
+class OuterOptimizer(Checked):
     """SGD with momentum on averaged pseudo-gradients.
 
     Every operation is rounded separately, by IEEE 754, so sites with different processors get the
     same bits. With `carry`, a rank's progress since it sent a fragment is added to the new shared
-    parameters and sent the next time; then there is no mixing.
+    parameters and sent the next time; then there is no mixing. Fields are called as the arguments
+    of `gradwire.torch.diloco.DiLoCo`.
     """
 
-    lr: float
-    momentum: float
+    outer_lr: Annotated[float, Check(_validate.positive, above=0)]
+    outer_momentum: _Part
     nesterov: bool
-    mixing: float = 0.0  # the share of a rank's own parameters that remains
+    mixing: _Part = 0.0  # the share of a rank's own parameters that remains
     carry: bool = False
-
-    @classmethod
-    def given(
-        cls, lr: float, momentum: float, nesterov: bool, mixing: float | None, delay: int
-    ) -> "OuterOptimizer":
-        """Check the arguments of `gradwire.torch.diloco.DiLoCo`, and return the optimizer."""
-        if _validate.positive("outer_lr", lr) == 0.0:
-            raise ValueError("outer_lr must be above 0: no parameter would be trained")
-        return cls(
-            float(lr),
-            _share("outer_momentum", momentum),
-            nesterov,
-            0.0 if mixing is None else _share("mixing", mixing),
-            carry=mixing is None and delay > 0,
-        )
 
     def step(self, shared: torch.Tensor, velocity: torch.Tensor | None, mean: torch.Tensor) -> None:
         """Update shared parameters by the mean pseudo-gradient of the ranks."""
         mean = mean.to(shared.dtype)
         if velocity is not None:
-            velocity.mul_(self.momentum).add_(mean)
-            mean = mean + velocity * self.momentum if self.nesterov else velocity
-        shared.sub_(mean * self.lr)
+            velocity.mul_(self.outer_momentum).add_(mean)
+            mean = mean + velocity * self.outer_momentum if self.nesterov else velocity
+        shared.sub_(mean * self.outer_lr)
 
-    def place(self, own: torch.Tensor, shared: torch.Tensor, sent: torch.Tensor | None) -> None:
+    def place(
+        self, parameter: torch.Tensor, shared: torch.Tensor, sent: torch.Tensor | None
+    ) -> None:
         """Combine a rank's progress since `sent` with the new shared parameters."""
         if sent is not None:
-            own.copy_(shared + (own.to(shared.dtype) - sent.to(shared.dtype)))
+            parameter.copy_(shared + (parameter.to(shared.dtype) - sent.to(shared.dtype)))
         elif self.mixing:
-            own.lerp_(shared.to(own.dtype), 1.0 - self.mixing)
+            parameter.lerp_(shared.to(parameter.dtype), 1.0 - self.mixing)
         else:
-            own.copy_(shared)
+            parameter.copy_(shared)
 
     def check(self, codec: "Codec") -> None:
         """Raise a ValueError for a mixing with which training diverges.
@@ -142,27 +135,21 @@ class OuterOptimizer:
         the unit circle up to the limit below. With a residual, the kept share is added once for
         each round in which an entry has waited, so that no such limit exists.
         """
-        kept = self.mixing
-        if kept == 0.0:
+        share, lr, momentum = self.mixing, self.outer_lr, self.outer_momentum
+        if share == 0.0:
             return
-        if codec.memory.keeps:
-            raise ValueError(
-                f"mixing={kept:g} needs a codec without a residual, which would send again what a "
-                f"rank keeps; got {codec.memory!r}: leave mixing= out, and a rank's later training "
-                "is kept and sent once"
-            )
-        twice = 2.0 * self.momentum if self.nesterov else 0.0
-        most = (1.0 + self.momentum) * (1.0 + kept) / (kept * (1.0 + twice))
-        if self.lr >= most:
-            raise ValueError(
-                f"mixing={kept:g} does not work with outer_lr={self.lr:g} and "
-                f"outer_momentum={self.momentum:g}: what a rank keeps of its own parameters is "
-                "sent once more as progress in the other direction, and training diverges at "
-                f"{most:.3g} or above; leave mixing= out"
-            )
-
-
-def _share(name: str, value: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-        raise ValueError(f"{name} must be a number from 0 to below 1, got {value!r}")
-    return float(value)
+        require(
+            not codec.memory.keeps,
+            "mixing={:g} needs a codec without a residual, which would send again what a rank "
+            "keeps; got {!r}: leave mixing= out, and a rank's later training is kept and sent once",
+            *(share, codec.memory),
+        )
+        twice = 2.0 * momentum if self.nesterov else 0.0
+        most = (1.0 + momentum) * (1.0 + share) / (share * (1.0 + twice))
+        require(
+            lr < most,
+            "mixing={:g} does not work with outer_lr={:g} and outer_momentum={:g}: what a rank "
+            "keeps of its own parameters is sent once more as progress in the other direction, and "
+            "training diverges at {:.3g} or above; leave mixing= out",
+            *(share, lr, momentum, most),
+        )

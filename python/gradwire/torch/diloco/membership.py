@@ -13,10 +13,11 @@ from datetime import timedelta
 from functools import partial
 
 from gradwire import _validate
+from gradwire._validate import require
 from gradwire.torch.diloco.roster import Generation, Roster, Waiting
 from gradwire.torch.diloco.store_client import Heartbeat, StoreClient, connector, is_local, split
 from gradwire.torch.errors import MembershipError
-from gradwire.torch.transport import Secret, Store, stores
+from gradwire.torch.transport.store import Secret, Store, stores
 
 LOG = logging.getLogger("gradwire.diloco")
 
@@ -81,11 +82,11 @@ class Membership:
         min_size: int = 1,
         patience: timedelta = timedelta(minutes=30),
     ) -> None:
-        if not isinstance(name, str) or not name:
-            raise ValueError(f"name must be the name of the run, got {name!r}")
+        named = isinstance(name, str) and name
+        require(named, "name must be the name of the run, got {!r}", name)
         for what, value in (("timeout", timeout), ("patience", patience)):
-            if not isinstance(value, timedelta) or value < timedelta(seconds=1):
-                raise ValueError(f"{what} must be a timedelta of at least a second, got {value!r}")
+            long = isinstance(value, timedelta) and value >= timedelta(seconds=1)
+            require(long, "{} must be a timedelta of at least a second, got {!r}", what, value)
         self.timeout = timeout
         self.min_size = _validate.integer("min_size", min_size, low=1)
         self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
@@ -109,11 +110,10 @@ class Membership:
 
         Raises a MembershipError if it does not answer, or has entries not signed with this token.
         """
-        if self._begun:
-            raise ValueError("a Membership is for one DiLoCo: make another one")
+        require(not self._begun, "a Membership is for one DiLoCo: make another one")
         self._begun = True
         watch = self._watch
-        link = StoreClient(self._connect, watch.timeout, watch.interval, watch.look)
+        link = StoreClient(self._connect, watch.timeout, watch.interval, watch.beat_and_read)
         self._link = link
         # With this object, or this process, ends what others would wait for.
         self._end = weakref.finalize(self, _leave_when_collected, link, watch)
@@ -139,9 +139,9 @@ class Membership:
         self._ask(waiting, settings)
         said = WaitLog(watch, self.min_size, waiting.trained, began)
         while True:
-            roster = self._open.call(watch.look)
+            roster = self._open.call(watch.beat_and_read)
             if roster.generation > self._generation and self.name in roster.members:
-                return self._formed(roster)
+                return self._generation_of(roster)
             if self.name not in roster.waiting:  # a generation without this rank
                 self._refused = self._refused + 1 if failed else 0
                 if self._refused == _REFUSED:
@@ -151,14 +151,16 @@ class Membership:
                         "without it: set GLOO_SOCKET_IFNAME to a network that connects them"
                     )
                 failed, asked = 0, time.monotonic()
-                self._ask(waiting.again(), settings)
+                self._ask(waiting.without_failure(), settings)
             elif chosen := self._complete(roster, time.monotonic() - asked):
-                self._open.call(partial(watch.replace, old=roster, new=roster.formed(chosen)))
+                self._open.call(
+                    partial(watch.replace, old=roster, new=roster.with_generation(chosen))
+                )
                 continue
-            elif not roster.apart(watch.alive(roster.waiting), self.min_size):
+            elif not roster.is_split(watch.alive(roster.waiting), self.min_size):
                 failed, close = roster.waiting[self.name].failed, time.monotonic()
             elif time.monotonic() - close > watch.timeout:  # whoever reaches whom was long ago
-                self._open.call(partial(watch.replace, old=roster, new=roster.again()))
+                self._open.call(partial(watch.replace, old=roster, new=roster.without_failures()))
                 continue
             said.waiting(roster)
             if time.monotonic() - began > self._patience:
@@ -173,7 +175,7 @@ class Membership:
         self._refused = 0
 
     def _ask(self, waiting: Waiting, settings: Mapping[str, str]) -> None:
-        self._change(lambda roster: roster.joined(self.name, waiting, settings))
+        self._change(lambda roster: roster.with_waiting(self.name, waiting, settings))
 
     def _change(self, act: Callable[[Roster], Roster]) -> Roster:
         return self._open.call(partial(self._watch.change, act=act))
@@ -182,21 +184,21 @@ class Membership:
         """Return the members of the next generation; none if this rank cannot decide it now."""
         watch = self._watch
         alive = watch.alive(roster.waiting)
-        if roster.members and not any(each in alive for each in roster.members):
+        if roster.members and not any(rank in alive for rank in roster.members):
             # Their parameters are newer. They stop once they have not seen the store for so long.
-            if any(watch.silent(each) <= 2 * watch.timeout for each in roster.members):
+            if any(watch.silent(rank) <= 2 * watch.timeout for rank in roster.members):
                 return []
-            if not any(roster.waiting[each].trained for each in alive):
+            if not any(roster.waiting[rank].trained for rank in alive):
                 return []  # a member that was only suspended still has all of the training
         elif roster.members:
-            missing = [each for each in roster.members if each not in roster.waiting]
+            missing = [rank for rank in roster.members if rank not in roster.waiting]
             awaited = watch.alive(missing) and waited < watch.timeout
             if self.name not in roster.members or awaited:
                 return []
-        chosen = roster.chosen(alive)
+        chosen = roster.next_members(alive)
         return chosen if self.name in chosen and len(chosen) >= self.min_size else []
 
-    def _formed(self, roster: Roster) -> Generation:
+    def _generation_of(self, roster: Roster) -> Generation:
         self._generation = generation = roster.generation
         link, secret, members = self._open, self._secret, roster.members
         LOG.info("generation %d: %s", generation, ", ".join(members))
@@ -220,19 +222,19 @@ class Membership:
         """
         watch = self._watch
         if watch.age > watch.timeout:
-            self._open.call(watch.look)
+            self._open.call(watch.beat_and_read)
         roster = watch.roster
         return (
             roster.generation != self._generation
             or self.name not in roster.members
-            or any(each in roster.waiting for each in roster.members)
+            or any(rank in roster.waiting for rank in roster.members)
         )
 
     def wanted(self) -> bool:
         """Return whether ranks that are alive wait to be admitted."""
         watch, roster = self._watch, self._watch.roster
         alive = watch.alive(roster.waiting)
-        return any(each not in roster.members and watch.beats(each) for each in alive)
+        return any(rank not in roster.members and watch.beats(rank) for rank in alive)
 
     def leave(self) -> None:
         """Leave the ranks, so that none of them waits for this one."""
@@ -259,21 +261,22 @@ class Membership:
 def _secret(token: str | None, store: object) -> Secret | None:
     """Return the secret of a token, given or in the environment; None if none is needed."""
     make = 'python -c "import secrets; print(secrets.token_hex())" makes one'
-    given = os.environ.get(_TOKEN) if token is None else token
-    if given is None:
-        if isinstance(store, str) and not is_local(split(store)[0]):
-            raise ValueError(
-                f"others may reach a store at {store}: give all ranks the same token, with the "
-                f"environment variable {_TOKEN} or token=; {make}"
-            )
+    token = os.environ.get(_TOKEN) if token is None else token
+    if token is None:
+        require(
+            not isinstance(store, str) or is_local(split(store)[0]),
+            "others may reach a store at {}: give all ranks the same token, with the environment "
+            "variable {} or token=; {}",
+            *(store, _TOKEN, make),
+        )
         return None
-    if len(given) < _LEAST:
-        raise ValueError(f"token must have at least {_LEAST} characters, got {len(given)}; {make}")
-    return Secret(given.encode())
+    facts = (_LEAST, len(token), make)
+    require(len(token) >= _LEAST, "token must have at least {} characters, got {}; {}", *facts)
+    return Secret(token.encode())
 
 
 def _without(watch: Heartbeat, store: Store) -> Roster:
-    return watch.change(store, lambda roster: roster.left(watch.name))
+    return watch.change(store, lambda roster: roster.without(watch.name))
 
 
 def _leave_when_collected(link: StoreClient, watch: Heartbeat) -> None:
@@ -312,10 +315,10 @@ class WaitLog:
     def situation(self, roster: Roster) -> tuple[bool, str]:
         """Return whether to warn, and what this rank waits for."""
         watch, size = self.watch, self.min_size
-        names = [each for each in roster.members or roster.waiting if each != watch.name]
+        names = [rank for rank in roster.members or roster.waiting if rank != watch.name]
         others = ", ".join(names)
         if roster.members and watch.name not in roster.members:
-            if any(watch.beats(each) for each in watch.alive(names)):
+            if any(watch.beats(rank) for rank in watch.alive(names)):
                 return False, f"waiting for {others} to admit this rank after their next exchange"
             then = (
                 f"After {2 * watch.timeout:g} seconds without one, this rank continues alone from "
@@ -330,7 +333,7 @@ class WaitLog:
         alive = watch.alive(roster.waiting)
         if len(alive) < size:
             return True, f"waiting for more ranks: there are {len(alive)}, and min_size={size}"
-        if roster.apart(alive, size):
+        if roster.is_split(alive, size):
             return True, (
                 f"waiting until ranks reach each other: of {', '.join(alive)}, fewer than "
                 f"min_size={size} do. All of them connect again after {watch.timeout:g} seconds; "

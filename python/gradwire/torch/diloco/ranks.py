@@ -22,7 +22,8 @@ from gradwire.torch.diloco.untrained import broadcast
 from gradwire.torch.engine.consensus import ControlChannel, agree
 from gradwire.torch.engine.engine import Engine
 from gradwire.torch.errors import ExchangeError, MembershipError, TensorError
-from gradwire.torch.transport import Channel, Gloo, ProcessGroups, stores
+from gradwire.torch.transport import Channel, ProcessGroups
+from gradwire.torch.transport.store import Gloo, stores
 
 _ATTEMPTS = 10  # generations in a row that may fail before all is ready: more are no accident
 # Generations of which ranks know what counted: one that was away for longer sends it again.
@@ -62,7 +63,7 @@ class ElasticRanks:
             if state_dict is None:
                 replica.start(number)
                 replica.untrained.begin()
-            self.form()
+            self.join_generation()
             undo.pop_all()
 
     def advance(self) -> None:
@@ -73,7 +74,7 @@ class ElasticRanks:
                 while more:
                     # Others are about to come or go, or have gone on without this rank.
                     if self.flights.due or self._membership.outdated():
-                        self.form()
+                        self.join_generation()
                     more = self.flights.advance()
                 return
             except MembershipError:
@@ -81,30 +82,29 @@ class ElasticRanks:
             except ExchangeError as error:
                 if error.rank == self.flights.engine.rank or failed == _ATTEMPTS:
                     raise  # it is this rank that fails, or all of them whoever takes part
-            self.form()
+            self.join_generation()
 
     def load(self, *_: object) -> None:
         """Raise: elastic ranks cannot agree on a checkpoint after the start."""
         raise ValueError("with a membership, each rank passes its own: DiLoCo(..., state_dict=)")
 
     def leave(self) -> None:
-        """Leave the other ranks."""
         self._membership.leave()
 
-    def form(self) -> None:
+    def join_generation(self) -> None:
         """Join the next generation once it is complete, and get its shared state.
 
         Raises a TensorError for a non-finite exchange that other ranks detected before.
         """
-        self.flights.land()
-        engine, confirm = self._formed()
+        self.flights.wait_and_disconnect()
+        engine, confirm = self._connect_generation()
         self._membership.reached()
         self.flights.connect(engine, confirm, self._membership.wanted)
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
 
-    def _formed(self) -> tuple[Engine, ControlChannel]:
+    def _connect_generation(self) -> tuple[Engine, ControlChannel]:
         """Return the engine of a new generation, once its ranks have the same state."""
         trained = self.generation > 0 or self._restored
         failed, reached = 0, tuple[str, ...]()
@@ -117,7 +117,7 @@ class ElasticRanks:
                 engine = connect(transport, self._replica.like)
                 confirm = ControlChannel(transport.make())
                 with engine.control.act("members") as channel:
-                    self._settle(channel, formed)
+                    self._agree_on_state(channel, formed)
                 return engine, confirm
             except BaseException as error:
                 if engine is None:
@@ -132,7 +132,7 @@ class ElasticRanks:
                     failed, reached = formed.generation, formed.reachable()
         raise AssertionError("unreachable")
 
-    def _settle(self, channel: Channel, formed: Generation) -> None:
+    def _agree_on_state(self, channel: Channel, formed: Generation) -> None:
         """Bring this rank to the state of all ranks. It can be repeated after a failure."""
         replica, flights = self._replica, self.flights
         mine = RankReport(
@@ -147,24 +147,24 @@ class ElasticRanks:
             counted=self._counted,
             steps=replica.steps(),
         )
-        every = [RankReport.read(each) for each in channel.all_gather_object(asdict(mine))]
+        every = [RankReport.read(report) for report in channel.all_gather_object(asdict(mine))]
         plan = decide(every, trained=formed.trained)
         if channel.rank in plan.keep:
-            failure = flights.follow(plan.position["applied"], plan.position["sent"])
+            failure = flights.catch_up(plan.position["applied"], plan.position["sent"])
             self._failure = failure or self._failure
         else:
             flights.take_back(plan.counted.get(self.generation, 0))
         if len(plan.keep) < channel.size:
-            self._share(channel, plan)
+            self._broadcast_state(channel, plan)
         channel.all_gather_object(None)  # every rank has everything: from here it counts
-        flights.count()
-        replica.set_encode_counts([each.steps for each in every])
+        flights.make_final()
+        replica.set_encode_counts([report.steps for report in every])
         self.generation, self.members = formed.generation, formed.members
         self._settled = plan.position["sent"]
         self._counted = dict(list(plan.counted.items())[-_KEPT:])
         self._valid = True
 
-    def _share(self, channel: Channel, plan: RecoveryPlan) -> None:
+    def _broadcast_state(self, channel: Channel, plan: RecoveryPlan) -> None:
         """Broadcast the shared state to the ranks that do not have it."""
         replica, flights = self._replica, self.flights
         new = channel.rank not in plan.keep
@@ -210,7 +210,6 @@ class StaticRanks:
         self.flights.restore()
 
     def advance(self) -> None:
-        """Make the exchanges that are due."""
         while self.flights.advance():
             pass
 
@@ -218,7 +217,7 @@ class StaticRanks:
         self, state_dict: Mapping[str, Any] | Sequence[Mapping[str, Any]], policy: Policy
     ) -> None:
         """Wait for exchanges in progress, then restore a checkpoint. A collective."""
-        self.flights.arrive()
+        self.flights.wait_for_all()
         load(self._replica, self.flights, state_dict, policy)
 
     def leave(self) -> None:

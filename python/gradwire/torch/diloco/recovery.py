@@ -29,12 +29,12 @@ class RankReport:
     steps: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, found: Mapping[str, Any]) -> Self:
+    def read(cls, fields: Mapping[str, Any]) -> Self:
         """Read a report from JSON; raise a MembershipError for anything else."""
         try:
-            arrived = {int(number): fine for number, fine in found["arrived"].items()}
-            counted = {int(number): below for number, below in found["counted"].items()}
-            return cls(**{**found, "arrived": arrived, "counted": counted})
+            arrived = {int(number): fine for number, fine in fields["arrived"].items()}
+            counted = {int(number): below for number, below in fields["counted"].items()}
+            return cls(**{**fields, "arrived": arrived, "counted": counted})
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise MembershipError(
                 "a rank sent what this one cannot read: do all have the same version of gradwire? "
@@ -58,18 +58,18 @@ def decide(every: Sequence[RankReport], *, trained: bool = False) -> RecoveryPla
 
     `trained` tells that training has begun: a MembershipError if no rank has its parameters.
     """
-    valid = [rank for rank, each in enumerate(every) if each.valid]
+    valid = [rank for rank, report in enumerate(every) if report.valid]
     begun = any(every[rank].held or every[rank].restored for rank in valid)
     if not valid or (trained and not begun):
         raise MembershipError("the ranks that had the shared parameters are gone: restart")
     held = max(every[rank].held for rank in valid)
     old = [rank for rank in valid if every[rank].held == held]
     if held == 0:
-        return _begin(every, old)
+        return _first_plan(every, old)
     applied = max(every[rank].position["applied"] for rank in old)
     source = next(rank for rank in old if every[rank].position["applied"] == applied)
     first = every[source]
-    keep = frozenset(rank for rank in old if _follows(every[rank], first))
+    keep = frozenset(rank for rank in old if _can_reach(every[rank], first))
     ready = max(applied, first.settled)
     if len(old) == first.size:  # nobody is lost, so that nobody could disagree later
         while all(ready in every[rank].arrived for rank in keep):
@@ -79,12 +79,12 @@ def decide(every: Sequence[RankReport], *, trained: bool = False) -> RecoveryPla
     return RecoveryPlan(source, keep, position, finite, {**first.counted, held: ready})
 
 
-def _begin(every: Sequence[RankReport], valid: Sequence[int]) -> RecoveryPlan:
+def _first_plan(every: Sequence[RankReport], valid: Sequence[int]) -> RecoveryPlan:
     """Return the plan for ranks that have not trained together: the furthest checkpoint."""
 
     def progress(rank: int) -> tuple[bool, int, int]:
-        told = every[rank]
-        return told.restored, told.position["applied"], told.position["inner_step"]
+        report = every[rank]
+        return report.restored, report.position["applied"], report.position["inner_step"]
 
     source = max(valid, key=progress)  # the first of several
     first = every[source]
@@ -95,9 +95,9 @@ def _begin(every: Sequence[RankReport], valid: Sequence[int]) -> RecoveryPlan:
     return RecoveryPlan(source, frozenset(keep), first.position, first.arrived, first.counted)
 
 
-def _follows(told: RankReport, first: RankReport) -> bool:
+def _can_reach(report: RankReport, first: RankReport) -> bool:
     """Return whether a rank can reach the shared parameters of the first one by itself."""
-    mine, theirs = told.position["applied"], first.position["applied"]
+    mine, theirs = report.position["applied"], first.position["applied"]
     if mine == theirs:
-        return told.bits == first.bits
-    return all(number in told.arrived for number in range(mine, theirs))
+        return report.bits == first.bits
+    return all(number in report.arrived for number in range(mine, theirs))

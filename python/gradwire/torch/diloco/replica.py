@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gradwire._validate import require
 from gradwire.schedule import Constant
 from gradwire.torch.diloco.fragments import OuterOptimizer, Timetable
-from gradwire.torch.diloco.untrained import UntrainedTensors, bits_of
+from gradwire.torch.diloco.untrained import UntrainedTensors
 from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.config import Options, as_codec, check_frames
 from gradwire.torch.engine.consensus import checksum
@@ -17,6 +18,7 @@ from gradwire.torch.engine.metrics import Counters
 from gradwire.torch.engine.parameter import ParameterSlot, make_slots, new_state
 from gradwire.torch.engine.scheduler import Scheduler
 from gradwire.torch.errors import warn
+from gradwire.torch.tensors import bytes_of
 
 if TYPE_CHECKING:
     from gradwire._codec import Codec
@@ -38,17 +40,17 @@ class FragmentState:
         self.contents = contents
         self.records: Sequence[ParameterSlot] = [
             piece.parameter
-            for piece in sorted((*contents.pieces, *contents.dense), key=lambda each: each.start)
+            for piece in sorted((*contents.pieces, *contents.dense), key=lambda slot: slot.start)
         ]
-        own = self.own()
-        self.own_dtype = own.dtype
-        self.shared = own.to(torch.promote_types(torch.float32, own.dtype))
+        parameters = self.own()
+        self.own_dtype = parameters.dtype
+        self.shared = parameters.to(torch.promote_types(torch.float32, parameters.dtype))
         self.velocity = torch.zeros_like(self.shared) if momentum else None
 
     @torch.no_grad()
     def own(self) -> torch.Tensor:
         """Return a copy of this rank's own parameters, flat and in their dtype."""
-        return torch.cat([each.tensor.detach().reshape(-1) for each in self.records])
+        return torch.cat([slot.tensor.detach().reshape(-1) for slot in self.records])
 
     def dtype_of(self, kind: str) -> torch.dtype:
         """Return the dtype of one kind of tensor in a checkpoint of these parameters."""
@@ -60,29 +62,28 @@ class FragmentState:
     def step(self, outer: OuterOptimizer, mean: torch.Tensor, sent: torch.Tensor | None) -> None:
         """Make an outer step, and update this rank's own parameters from it."""
         outer.step(self.shared, self.velocity, mean)
-        before = {} if sent is None else {each.name: old for each, old in self.split(sent)}
+        before = {} if sent is None else {slot.name: old for slot, old in self.split(sent)}
         for record, values in self.split(self.shared):
             outer.place(record.tensor, values, before.get(record.name))
 
     @torch.no_grad()
     def write(self, flat: torch.Tensor) -> None:
-        """Set this rank's own parameters."""
         for record, values in self.split(flat):
             record.tensor.copy_(values)
 
     def split(self, flat: torch.Tensor) -> list[tuple[ParameterSlot, torch.Tensor]]:
         """Return the part of each parameter in a flat tensor, in its shape."""
-        parts = torch.split(flat, [each.numel for each in self.records])
+        parts = torch.split(flat, [slot.numel for slot in self.records])
         return [
-            (each, part.view(each.tensor.shape))
-            for each, part in zip(self.records, parts, strict=True)
+            (slot, part.view(slot.tensor.shape))
+            for slot, part in zip(self.records, parts, strict=True)
         ]
 
     @torch.no_grad()
     def flat(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Concatenate tensors, given by the names of these parameters, to a flat one."""
         device = self.shared.device
-        return torch.cat([tensors[each.name].to(device).reshape(-1) for each in self.records])
+        return torch.cat([tensors[slot.name].to(device).reshape(-1) for slot in self.records])
 
 
 Flats = dict[FragmentState, torch.Tensor]
@@ -110,11 +111,12 @@ class Replica:
     ) -> None:
         codec = as_codec(codec, "DiLoCo()")
         check_frames(codec, "DiLoCo()")
-        if codec.memory.updates:
-            raise ValueError(
-                f"{codec.memory!r} turns gradients into steps, and the sum of inner steps is "
-                "already a step: choose a codec with a Residual"
-            )
+        require(
+            not codec.memory.updates,
+            "{!r} turns gradients into steps, and the sum of inner steps is already a step: choose "
+            "a codec with a Residual",
+            codec.memory,
+        )
         outer.check(codec)
         self.codec = codec
         self.outer = outer
@@ -126,24 +128,28 @@ class Replica:
         options = Options(codec=codec, min_numel=min_numel, min_ndim=min_ndim)
         dense = options.dense(named, set())
         self.records = make_slots(named, dense, options.assignment.of, 0, None, lambda *_: None)
-        for each in self.records:  # pseudo-gradients are in the order of the tensor's indices
-            each.strides = torch.empty(each.tensor.shape, device="meta").stride()
-        self.compressed = {each.name: each for each in self.records if each.has_state}
+        for slot in self.records:  # pseudo-gradients are in the order of the tensor's indices
+            slot.strides = torch.empty(slot.tensor.shape, device="meta").stride()
+        self.compressed = {slot.name: slot for slot in self.records if slot.has_state}
         self.scheduler = Scheduler(Constant(), self.compressed, measures=False)
         counters = Counters(len(self.records))
-        rows = {each.name: row for row, each in enumerate(self.records)}
+        rows = {slot.name: row for row, slot in enumerate(self.records)}
         self.fragments: list[list[FragmentState]] = []
         for names in groups:
             devices: dict[torch.device, list[int]] = {}
             for name in names:
                 devices.setdefault(named[name].device, []).append(rows[name])
             buckets = [
-                BucketContents([self.records[row] for row in each], torch.float32, counters, each)
-                for each in devices.values()
+                BucketContents(
+                    [self.records[row] for row in rows_there], torch.float32, counters, rows_there
+                )
+                for rows_there in devices.values()
             ]
-            self.fragments.append([FragmentState(each, outer.momentum > 0) for each in buckets])
+            self.fragments.append(
+                [FragmentState(contents, outer.outer_momentum > 0) for contents in buckets]
+            )
         shapes = [
-            (each.name, tuple(each.tensor.shape), str(each.tensor.dtype)) for each in self.records
+            (slot.name, tuple(slot.tensor.shape), str(slot.tensor.dtype)) for slot in self.records
         ]
         self.settings: dict[str, Any] = {
             "codec": codec.get_config(),
@@ -151,7 +157,7 @@ class Replica:
             "buffers or frozen parameters": checksum(self.untrained.settings),
             "fragments": checksum([list(names) for names in groups]),
             "min_numel or min_ndim": checksum(sorted(dense)),
-            "outer optimizer": (outer.lr, outer.momentum, outer.nesterov),
+            "outer optimizer": (outer.outer_lr, outer.outer_momentum, outer.nesterov),
             "inner_steps": timetable.inner_steps,
             "delay": timetable.delay,
         }
@@ -163,23 +169,23 @@ class Replica:
         Raises a TypeError or ValueError for a wrapped module, or parameters that cannot be
         averaged.
         """
-        if isinstance(model, torch.nn.parallel.DistributedDataParallel):
-            raise TypeError(
-                "DiLoCo() takes the plain module: DistributedDataParallel would average every "
-                "gradient; pass model.module"
-            )
+        require(
+            not isinstance(model, torch.nn.parallel.DistributedDataParallel),
+            "DiLoCo() takes the plain module: DistributedDataParallel would average every "
+            "gradient; pass model.module",
+            kind=TypeError,
+        )
         named = {
-            name.replace("_orig_mod.", ""): each
-            for name, each in model.named_parameters()
-            if each.requires_grad
+            name.replace("_orig_mod.", ""): parameter
+            for name, parameter in model.named_parameters()
+            if parameter.requires_grad
         }
-        if not named:
-            raise ValueError("the model has no parameters that require gradients")
-        for name, each in named.items():
-            if each.is_meta:
-                raise ValueError(f"parameter {name!r} is on {each.device}: it has no values")
-            if not each.is_floating_point():
-                raise TypeError(f"parameter {name!r} is {each.dtype}, expected real numbers")
+        require(named, "the model has no parameters that require gradients")
+        for name, parameter in named.items():
+            is_real, dtype = parameter.is_floating_point(), parameter.dtype
+            require(not parameter.is_meta, "parameter {!r} is on meta: it has no values", name)
+            message = "parameter {!r} is {}, expected real numbers"
+            require(is_real, message, name, dtype, kind=TypeError)
         return named
 
     def check(self) -> None:
@@ -187,21 +193,20 @@ class Replica:
 
         Warns if a parameter that is exchanged has been frozen.
         """
-        ours = {id(each.tensor): each.name for each in self.records}
-        every = {id(each): (name, each) for name, each in self._model.named_parameters()}
-        more = [
-            name for key, (name, each) in every.items() if each.requires_grad and key not in ours
-        ]
-        gone = [name for key, name in ours.items() if key not in every]
-        if more or gone:
-            what = "are trained" if more else "have been replaced or removed"
-            raise ValueError(
-                f"the parameters of the model have changed since DiLoCo(): {more or gone} {what}, "
-                "and are not exchanged. Call restore() for the shared parameters, close() this "
-                "DiLoCo, and make another one for the model as it is now, on all ranks at the same "
-                "step, at best right after an exchange"
-            )
-        frozen = [name for key, name in ours.items() if not every[key][1].requires_grad]
+        ours = {id(slot.tensor): slot.name for slot in self.records}
+        names = {id(tensor): name for name, tensor in self._model.named_parameters()}
+        trained = {id(tensor) for tensor in self._model.parameters() if tensor.requires_grad}
+        more = [name for key, name in names.items() if key in trained and key not in ours]
+        gone = [name for key, name in ours.items() if key not in names]
+        require(
+            not more and not gone,
+            "the parameters of the model have changed since DiLoCo(): {} {}, and are not "
+            "exchanged. Call restore() for the shared parameters, close() this DiLoCo, and make "
+            "another one for the model as it is now, on all ranks at the same step, at best right "
+            "after an exchange",
+            *(more or gone, "are trained" if more else "have been replaced or removed"),
+        )
+        frozen = [name for key, name in ours.items() if key not in trained]
         if frozen and not self._warned:
             self._warned = True
             warn(
@@ -213,7 +218,6 @@ class Replica:
 
     @property
     def parts(self) -> list[FragmentState]:
-        """All parts of all fragments."""
         return [part for fragment in self.fragments for part in fragment]
 
     @property
@@ -227,11 +231,10 @@ class Replica:
 
     def start(self, rank: int) -> None:
         """Start with empty residuals, and random numbers that differ between ranks."""
-        for each in self.compressed.values():
-            each.state = new_state(each, rank)
+        for slot in self.compressed.values():
+            slot.state = new_state(slot, rank)
 
     def load(self, tensors: Shared) -> None:
-        """Take over shared parameters and momentum of a checkpoint."""
         for part in self.parts:
             part.shared.copy_(part.flat(tensors["shared"]))
             if part.velocity is not None:
@@ -239,25 +242,23 @@ class Replica:
 
     def bits(self, pending: Iterable[torch.Tensor] = ()) -> int:
         """Return a checksum of the shared tensors, and of averages to be applied."""
-        found = 0
-        for each in (*self.shared(), *pending):
-            found = zlib.crc32(bits_of(each), found)
-        return found
+        total = 0
+        for tensor in (*self.shared(), *pending):
+            total = zlib.crc32(bytes_of(tensor).numpy().data, total)
+        return total
 
     def steps(self) -> dict[str, int]:
-        """Return how often each parameter was encoded."""
-        return {name: each.state.step for name, each in self.compressed.items()}
+        return {name: slot.state.step for name, slot in self.compressed.items()}
 
     def set_encode_counts(self, every: Sequence[Mapping[str, int]]) -> None:
         """Set the encode counts to the same number on all ranks, and reset the size limits."""
-        for name, each in self.compressed.items():
+        for name, slot in self.compressed.items():
             step = max(theirs[name] for theirs in every)
-            if each.state.step != step:
-                each.state.load_state_dict({**each.state.state_dict(), "step": step})
-            each.limit.reset()
+            if slot.state.step != step:
+                slot.state.load_state_dict({**slot.state.state_dict(), "step": step})
+            slot.limit.reset()
 
     def residual_norm(self) -> float | None:
-        """Return the norm over all residuals."""
-        norms = [each.state.residual_norm for each in self.compressed.values()]
+        norms = [slot.state.residual_norm for slot in self.compressed.values()]
         known = [norm for norm in norms if norm is not None]
         return math.hypot(*known) if known else None

@@ -9,7 +9,8 @@ from datetime import timedelta
 from typing import Any, Self, TypeVar
 
 from gradwire import _validate
-from gradwire.torch.transport import Gloo, Secret, Store, messages, stores
+from gradwire.torch.transport import messages
+from gradwire.torch.transport.store import Gloo, Secret, Store, stores
 
 VERSION = 1  # of what is in the store, which changes with what ranks of a generation do
 _LONGEST = 255  # characters of a rank's name, at most: it is part of a key of the store
@@ -17,14 +18,14 @@ _LONGEST = 255  # characters of a rank's name, at most: it is part of a key of t
 T = TypeVar("T")
 
 
-def _of(kind: type[T], found: Any) -> T:
-    if not isinstance(found, kind):
-        raise TypeError(f"expected a {kind.__name__}, got a {type(found).__name__}")
-    return found
+def _of(kind: type[T], value: Any) -> T:
+    if not isinstance(value, kind):
+        raise TypeError(f"expected a {kind.__name__}, got a {type(value).__name__}")
+    return value
 
 
-def _name(found: Any) -> str:
-    name = _of(str, found)
+def _name(value: Any) -> str:
+    name = _of(str, value)
     if not 0 < len(name) <= _LONGEST or not name.isprintable():
         raise ValueError(f"a rank has the name {name[: _LONGEST + 1]!r}")
     return name
@@ -40,16 +41,16 @@ class Waiting:
     reached: tuple[str, ...] = ()  # ranks of `failed` that it reached when it tried with each
 
     @classmethod
-    def read(cls, found: Any) -> Self:
+    def read(cls, fields: Any) -> Self:
         """Read it from JSON; anything else is a TypeError, ValueError or KeyError."""
         return cls(
-            _validate.integer("held", found["held"], low=0),
-            _validate.integer("failed", found["failed"], low=0),
-            _of(bool, found["trained"]),
-            tuple(_name(each) for each in _of(list, found["reached"])),
+            _validate.integer("held", fields["held"], low=0),
+            _validate.integer("failed", fields["failed"], low=0),
+            _of(bool, fields["trained"]),
+            tuple(_name(entry) for entry in _of(list, fields["reached"])),
         )
 
-    def again(self) -> "Waiting":
+    def without_failure(self) -> "Waiting":
         """Return a copy without the record of its failure."""
         return replace(self, failed=0, reached=())
 
@@ -71,28 +72,27 @@ class Roster:
     def read(cls, text: bytes) -> Self:
         """Read the result of `text`; raise a ValueError for anything else."""
         try:
-            found = messages.read(text)
-            if found["version"] != VERSION:
-                raise ValueError(f"it has version {found['version']!r}, expected {VERSION}")
-            waiting, settings = _of(dict, found["waiting"]), _of(dict, found["settings"])
+            fields = messages.read(text)
+            if fields["version"] != VERSION:
+                raise ValueError(f"it has version {fields['version']!r}, expected {VERSION}")
+            waiting, settings = _of(dict, fields["waiting"]), _of(dict, fields["settings"])
             return cls(
-                _validate.integer("generation", found["generation"], low=0),
-                tuple(_name(each) for each in _of(list, found["members"])),
-                {_name(name): Waiting.read(each) for name, each in waiting.items()},
-                {name: _of(str, each) for name, each in settings.items()},
-                _of(bool, found["trained"]),
-                _validate.integer("ranks", found["ranks"], low=0),
-                _validate.integer("changes", found["changes"], low=0),
-                _of(str, found["by"]),
+                _validate.integer("generation", fields["generation"], low=0),
+                tuple(_name(entry) for entry in _of(list, fields["members"])),
+                {_name(name): Waiting.read(entry) for name, entry in waiting.items()},
+                {name: _of(str, value) for name, value in settings.items()},
+                _of(bool, fields["trained"]),
+                _validate.integer("ranks", fields["ranks"], low=0),
+                _validate.integer("changes", fields["changes"], low=0),
+                _of(str, fields["by"]),
             )
         except (TypeError, KeyError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from None
 
     def text(self) -> bytes:
-        """Return it as text."""
         return json.dumps({"version": VERSION, **asdict(self)}).encode()
 
-    def joined(self, name: str, waiting: Waiting, settings: Mapping[str, str]) -> "Roster":
+    def with_waiting(self, name: str, waiting: Waiting, settings: Mapping[str, str]) -> "Roster":
         """Return it with one more waiting rank; raise a ValueError if its settings differ."""
         for what, value in self.settings.items():
             if settings.get(what) != value:
@@ -100,33 +100,33 @@ class Roster:
                     f"this rank cannot join: its {what} is {settings.get(what)}, but that of the "
                     f"members is {value}; a run with other settings needs another name="
                 )
-        others = {each: entry for each, entry in self.waiting.items() if each != name}
+        others = {other: entry for other, entry in self.waiting.items() if other != name}
         return replace(self, waiting={**others, name: waiting}, settings=dict(settings))
 
-    def left(self, name: str) -> "Roster":
+    def without(self, name: str) -> "Roster":
         """Return it without a rank. After the last rank has left, settings may change."""
-        members = tuple(each for each in self.members if each != name)
-        waiting = {each: entry for each, entry in self.waiting.items() if each != name}
+        members = tuple(other for other in self.members if other != name)
+        waiting = {other: entry for other, entry in self.waiting.items() if other != name}
         settings = self.settings if members or waiting else {}
         trained = self.trained and bool(members or waiting)
         return replace(self, members=members, waiting=waiting, settings=settings, trained=trained)
 
-    def formed(self, chosen: Collection[str]) -> "Roster":
+    def with_generation(self, chosen: Collection[str]) -> "Roster":
         """Return it with the next generation; members come first, in their order.
 
         Waiting ranks that are not members no longer wait, and may ask again.
         """
-        ordered = [each for each in self.members if each in chosen]
-        ordered += [each for each in self.waiting if each in chosen and each not in ordered]
+        ordered = [other for other in self.members if other in chosen]
+        ordered += [other for other in self.waiting if other in chosen and other not in ordered]
         return replace(
             self,
             generation=self.generation + 1,
             members=tuple(ordered),
             waiting={},
-            trained=self.trained or any(self.waiting[each].trained for each in ordered),
+            trained=self.trained or any(self.waiting[other].trained for other in ordered),
         )
 
-    def chosen(self, alive: Collection[str]) -> list[str]:
+    def next_members(self, alive: Collection[str]) -> list[str]:
         """Return the ranks that can form the next generation, among those waiting and alive.
 
         If all members came back but could not reach each other, the network is split. Then the
@@ -141,21 +141,22 @@ class Roster:
         ordered = [*self.members, *(name for name in there if name not in self.members)]
         ordered.sort(key=lambda name: there[name].held < most)
         best = max(
-            (self._connected(name, ordered, failed) for name in ordered),
+            (self._group_of(name, ordered, failed) for name in ordered),
             key=lambda group: (sum(there[name].held == most for name in group), len(group)),
         )
         return [name for name in there if name in best]
 
-    def apart(self, alive: Collection[str], size: int) -> bool:
+    def is_split(self, alive: Collection[str], size: int) -> bool:
         """Return whether ``size`` ranks wait and are alive, but too few reach each other."""
         there = sum(name in alive for name in self.waiting)
-        return there >= size > len(self.chosen(alive))
+        return there >= size > len(self.next_members(alive))
 
-    def again(self) -> "Roster":
+    def without_failures(self) -> "Roster":
         """Return it with the failures of waiting ranks cleared: the network may work again."""
-        return replace(self, waiting={name: each.again() for name, each in self.waiting.items()})
+        waiting = {name: entry.without_failure() for name, entry in self.waiting.items()}
+        return replace(self, waiting=waiting)
 
-    def _connected(self, first: str, ordered: Sequence[str], failed: Collection[str]) -> list[str]:
+    def _group_of(self, first: str, ordered: Sequence[str], failed: Collection[str]) -> list[str]:
         """Return a rank and others that all reach each other."""
 
         def reach(one: str, other: str) -> bool:
@@ -165,7 +166,7 @@ class Roster:
 
         group = [first]
         for name in ordered:
-            if name != first and all(reach(name, each) for each in group):
+            if name != first and all(reach(name, other) for other in group):
                 group.append(name)
         return group
 
@@ -184,7 +185,6 @@ class Generation:
     host: str | None = None  # that of `Gloo`
 
     def transport(self) -> Gloo:
-        """Return the transport that connects all members."""
         size = len(self.members)
         return Gloo(self.connect(), self.rank, size, self.timeout, self.secret, self.host)
 
@@ -198,7 +198,7 @@ class Generation:
             return ()
         deadline = time.monotonic() + self.timeout.total_seconds()
 
-        def meets(other: int) -> bool:
+        def reaches(other: int) -> bool:
             low, high = sorted((self.rank, other))
             pair: Gloo | None = None
             try:
@@ -219,5 +219,5 @@ class Generation:
             return True
 
         with ThreadPoolExecutor(len(others), "gradwire-reach") as threads:
-            found = list(threads.map(meets, others))
-        return tuple(self.members[other] for other, met in zip(others, found, strict=True) if met)
+            met_all = list(threads.map(reaches, others))
+        return tuple(self.members[other] for other, met in zip(others, met_all, strict=True) if met)

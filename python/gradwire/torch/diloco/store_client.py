@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from gradwire._validate import require
 from gradwire.torch.diloco.roster import Roster
 from gradwire.torch.errors import MembershipError
-from gradwire.torch.transport import Secret, Store, stores
+from gradwire.torch.transport.store import Secret, Store, stores
 
 T = TypeVar("T")
 Connect = Callable[[timedelta], Store]
@@ -34,8 +35,7 @@ def is_local(host: str) -> bool:
 def split(address: str) -> tuple[str, int]:
     """Return host and port; a ValueError if it is not ``host:port``."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
-        raise ValueError(f"{_EXPECTED}, got {address!r}")
+    require(host and port.isdecimal(), "{}, got {!r}", _EXPECTED, address)
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
@@ -45,11 +45,11 @@ def serve_store(host: str, port: int) -> Store:
     Raises a MembershipError if it cannot be served.
     """
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        family, kind, _, _, there = min(found, key=lambda each: each[0] != socket.AF_INET)
+        choices = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        family, kind, _, _, address = min(choices, key=lambda choice: choice[0] != socket.AF_INET)
         listener = socket.socket(family, kind)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(there)
+        listener.bind(address)
         number = listener.getsockname()[1]
         # By itself, torch serves a store at all addresses of the host.
         return stores.TCPStore(
@@ -73,15 +73,13 @@ def connector(store: Store | str, *, serve: bool) -> tuple[Connect, Store | None
         served = serve_store(host, port) if serve else None
         number = port if served is None else served.port
         return lambda timeout: _client(host, number, timeout), served
-    if not isinstance(store, stores.Store):
-        raise TypeError(f"{_EXPECTED}, got {type(store).__name__}")
-    if serve:
-        raise ValueError('serve=True needs store="host:port": a store object is already served')
-    given = store
-    if isinstance(given, stores.TCPStore):
-        return lambda timeout: _client(given.host, given.port, timeout), None
+    name = type(store).__name__
+    require(isinstance(store, stores.Store), "{}, got {}", _EXPECTED, name, kind=TypeError)
+    require(not serve, 'serve=True needs store="host:port": a store object is already served')
+    if isinstance(store, stores.TCPStore):
+        return lambda timeout: _client(store.host, store.port, timeout), None
     # One client has one thread at a time, and a wait for others to connect would stop the beats.
-    return lambda timeout: given.clone() if hasattr(given, "clone") else given, None
+    return lambda timeout: store.clone() if hasattr(store, "clone") else store, None
 
 
 def _client(host: str, port: int, timeout: timedelta) -> Store:
@@ -125,7 +123,6 @@ class StoreClient:
             ) from None
 
     def store(self) -> Store:
-        """Open another connection, for the caller's exclusive use."""
         return self.call(lambda _: self._connect(timedelta(seconds=self._timeout)))
 
     def end(self, act: Callable[[Store], Any] | None = None) -> None:
@@ -161,10 +158,10 @@ class StoreClient:
             if call is None:
                 self._store = None
                 return
-            self._answer(*call)
+            self._retry(*call)
             del call  # what the caller has is not this thread's to keep until the next call
 
-    def _answer(self, act: Callable[[Store], Any], answer: Future[Any]) -> None:
+    def _retry(self, act: Callable[[Store], Any], answer: Future[Any]) -> None:
         deadline = time.monotonic() + self._timeout
         while not self._try(act, answer) and time.monotonic() < deadline:
             time.sleep(min(0.5, self._timeout / 10))
@@ -223,33 +220,32 @@ class Heartbeat:
 
     @property
     def age(self) -> float:
-        """Seconds since the roster was read."""
         return float("inf") if self.at is None else time.monotonic() - self.at
 
-    def look(self, store: Store) -> Roster:
+    def beat_and_read(self, store: Store) -> Roster:
         """Beat, and read everything."""
         try:
-            roster, beats = self._look(store)
+            roster, beats = self._read_all(store)
         except MembershipError:
-            self.at = None  # whoever asks what was seen has to look for himself, and is told
+            self.at = None  # `outdated` then asks the store itself, and raises this error
             raise
         now = time.monotonic()
         if self.at is not None and now - self.at > 3 * self.interval + 1.0:
             self._pulses.clear()  # this process was stopped: it cannot tell who was silent
-        for each, beat in beats.items():
-            pulse = self._pulses.get(each)
+        for rank, beat in beats.items():
+            pulse = self._pulses.get(rank)
             if pulse is None or pulse.beat < beat:
-                self._pulses[each] = _Pulse(beat, now, again=pulse is not None)
+                self._pulses[rank] = _Pulse(beat, now, again=pulse is not None)
         self.at = now
         return roster
 
-    def _look(self, store: Store) -> tuple[Roster, dict[str, int]]:
+    def _read_all(self, store: Store) -> tuple[Roster, dict[str, int]]:
         self._beats += 1
         key = f"beat/{self.name}"
         store.set(key, self._sealed(key, b"%d" % self._beats))
         roster = self._current(store)
         there = {*roster.members, *roster.waiting}
-        return roster, {each: self._beat_of(store, each) for each in there}
+        return roster, {rank: self._beat_of(store, rank) for rank in there}
 
     def silent(self, name: str) -> float:
         """Return the seconds since the last new beat of a rank; 0 for this rank."""
@@ -263,29 +259,30 @@ class Heartbeat:
 
     def alive(self, names: Iterable[str]) -> list[str]:
         """Return the ranks that are not given up."""
-        return [each for each in names if self.silent(each) < self.silence]
+        return [rank for rank in names if self.silent(rank) < self.silence]
 
     def change(self, store: Store, act: Callable[[Roster], Roster]) -> Roster:
         """Change the roster, retrying if other ranks change it at the same time."""
         roster = self._current(store)
         while (wanted := act(roster)) != roster:
-            found = self.replace(store, roster, wanted)
-            if found.by == self.name and found.changes == roster.changes + 1:
+            current = self.replace(store, roster, wanted)
+            if current.by == self.name and current.changes == roster.changes + 1:
                 break
-            roster = found
+            roster = current
         return self.roster
 
     def replace(self, store: Store, old: Roster, new: Roster) -> Roster:
         """Replace the roster if nobody has changed it, and return what is there now."""
         new = replace(new, changes=old.changes + 1, by=self.name)
-        texts = (self._sealed(_ROSTER, each.text()) for each in (old, new))
-        found = self._read(store.compare_set(_ROSTER, *texts))
-        if found == old:  # what a store answers that has none
-            raise MembershipError(
-                "the roster of this run is no longer in the store: somebody has deleted it. "
-                "Restart from a checkpoint"
-            )
-        return found
+        texts = (self._sealed(_ROSTER, roster.text()) for roster in (old, new))
+        current = self._read(store.compare_set(_ROSTER, *texts))
+        require(
+            current != old,  # what a store answers that has none
+            "the roster of this run is no longer in the store: somebody has deleted it. Restart "
+            "from a checkpoint",
+            kind=MembershipError,
+        )
+        return current
 
     def _current(self, store: Store) -> Roster:
         """Read the roster; without waiting, return an empty one if there is none."""
@@ -298,12 +295,13 @@ class Heartbeat:
         except ValueError as error:
             raise MembershipError(_UNREADABLE.format("roster", error)) from error
         changed, seen = roster != self.roster, self.roster.changes
-        if roster.changes < seen or (roster.changes == seen > 0 and changed):
-            raise MembershipError(
-                f"the roster in the store has {roster.changes} changes, but this rank has seen "
-                f"{seen}: the store was restarted, or an old one was restored. Restart from a "
-                "checkpoint"
-            )
+        require(
+            roster.changes > seen or (roster.changes == seen and not (seen and changed)),
+            "the roster in the store has {} changes, but this rank has seen {}: the store was "
+            "restarted, or an old one was restored. Restart from a checkpoint",
+            *(roster.changes, seen),
+            kind=MembershipError,
+        )
         self.roster = roster
         return roster
 
@@ -312,10 +310,10 @@ class Heartbeat:
         key = f"beat/{name}"
         if not store.check([key]):
             return 0
-        found = self._verified(key, store.get(key))
-        if not _NUMBER.fullmatch(found):
-            raise MembershipError(_UNREADABLE.format(f"beat of {name}", "it is not a number"))
-        return int(found)
+        beat = self._verified(key, store.get(key))
+        problem = (f"beat of {name}", "it is not a number")
+        require(_NUMBER.fullmatch(beat), _UNREADABLE, *problem, kind=MembershipError)
+        return int(beat)
 
     def _sealed(self, key: str, value: bytes) -> str:
         return (value if self._secret is None else self._secret.seal(key, value)).decode()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 import torch.distributed as dist
 
+from gradwire._validate import refuse_type, require
 from gradwire.presets import call_of
 from gradwire.presets import sparseloco as codec_of
 from gradwire.torch.checkpoint.format import Policy
@@ -49,7 +50,7 @@ class DiLoCoReport:
         sent, seconds, exchanges = flights.figures()
         wire = sent / max(steps, 1)
         world = flights.engine.size
-        dense = 2 * (world - 1) / world * sum(each.tensor.nbytes for each in replica.records)
+        dense = 2 * (world - 1) / world * sum(slot.tensor.nbytes for slot in replica.records)
         return cls(
             rank=flights.engine.rank,
             world_size=world,
@@ -174,26 +175,25 @@ class DiLoCo:
         named = Replica.named(model)
         groups = divide(named, fragments)
         timetable = Timetable(inner_steps, len(groups), delay)
-        if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
-            raise TypeError(
-                f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}: "
-                "without one, call step() after each step of the inner optimizer"
-            )
-        outer = OuterOptimizer.given(outer_lr, outer_momentum, nesterov, mixing, delay)
+        if not isinstance(optimizer, torch.optim.Optimizer | None):
+            refuse_type("optimizer", "a torch.optim.Optimizer, or None to call step()", optimizer)
+        carry = mixing is None and delay > 0
+        share = 0.0 if mixing is None else mixing
+        outer = OuterOptimizer(outer_lr, outer_momentum, nesterov, share, carry)
         self.codec = codec
         self._replica = Replica(
             model, named, groups, codec, outer, timetable, min_numel=min_numel, min_ndim=min_ndim
         )
         self._ranks: StaticRanks | ElasticRanks
         if membership is None:
-            if state_dict is not None:
-                raise ValueError("without a membership, load a state_dict with load_state_dict()")
+            without = "without a membership, load a state_dict with load_state_dict()"
+            require(state_dict is None, without)
             self._ranks = StaticRanks(self._replica, process_group, timeout)
         else:
-            if process_group is not None or timeout is not None:
-                raise ValueError(
-                    "with a membership there is no process_group=, and timeout= is the membership's"
-                )
+            beside = (
+                "with a membership there is no process_group=, and timeout= is the membership's"
+            )
+            require(process_group is None and timeout is None, beside)
             self._ranks = ElasticRanks(membership, self._replica, state_dict)
         self._flights = self._ranks.flights
         self._steps = 0
@@ -279,16 +279,16 @@ class DiLoCo:
         them. Do not train in the block.
         """
         untrained = self._replica.untrained
-        kept = [(part, part.own()) for part in self._replica.parts]
-        for part, _ in kept:
+        flats = [(part, part.own()) for part in self._replica.parts]
+        for part, _ in flats:
             part.write(part.shared)
         before = untrained.exchange(untrained.shared)
         try:
             yield
         finally:
             untrained.exchange(before)
-            for part, own in kept:
-                part.write(own)
+            for part, flat in flats:
+                part.write(flat)
 
     # Checkpoints ------------------------------------------------------------------------------
 
@@ -395,14 +395,17 @@ def sparseloco(
     **options
         Others of `DiLoCo`, such as ``optimizer`` and ``process_group``.
 
+    Returns
+    -------
+    DiLoCo
+        With this codec; errors are those of `DiLoCo`, and a TypeError for what the method decides:
+        the codec and the outer momentum.
+
     References
     ----------
     Sarfi, Thérien, Lidin, Belilovsky, "Communication Efficient LLM Pre-training with SparseLoCo",
     arXiv 2508.15706, 2025.
     """
-    fixed = {"codec", "outer_momentum", "nesterov"} & options.keys()
-    if fixed:
-        raise TypeError(f"sparseloco() sets {', '.join(sorted(fixed))} itself: use DiLoCo()")
     return DiLoCo(
         model,
         codec_of(k),

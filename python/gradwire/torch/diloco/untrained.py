@@ -9,7 +9,9 @@ from typing import Any, TypeAlias
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from gradwire._validate import refuse_type, require
 from gradwire.torch.engine.parameter import plain_names
+from gradwire.torch.tensors import bytes_of
 from gradwire.torch.transport import Channel
 
 _PIECE = 1 << 22  # bytes of one operation: each has the channel's limit of time, on slow links too
@@ -31,8 +33,8 @@ class UntrainedTensors:
 
     def __init__(self, model: torch.nn.Module, trained: Iterable[torch.Tensor]) -> None:
         self._model = model
-        self._trained = {id(each) for each in trained}
-        self._kinds = {name: _kind(each) for name, each in self.own().items()}
+        self._trained = {id(tensor) for tensor in trained}
+        self._kinds = {name: _kind(tensor) for name, tensor in self.own().items()}
         self._begun: dict[str, int] = {}
         self._changed: set[str] = set()
         self.shared: dict[str, torch.Tensor] = {}
@@ -45,28 +47,33 @@ class UntrainedTensors:
     def own(self) -> dict[str, torch.Tensor]:
         """Return this rank's present tensors by name; a module may have replaced a buffer."""
         frozen = (
-            (f"{_FROZEN}{name}", each)
-            for name, each in self._model.named_parameters()
-            if id(each) not in self._trained
+            (f"{_FROZEN}{name}", tensor)
+            for name, tensor in self._model.named_parameters()
+            if id(tensor) not in self._trained
         )
         named = [*frozen, *self._model.named_buffers()]
         return plain_names(
-            {key: part for name, each in named for key, part in _parts(name, each) if part.numel()}
+            {
+                key: part
+                for name, tensor in named
+                for key, part in _parts(name, tensor)
+                if part.numel()
+            }
         )
 
     def _usable(self) -> dict[str, torch.Tensor]:
         """Return those whose dtype and shape are still the same as on all ranks."""
-        own = self.own().items()
-        return {name: each for name, each in own if self._kinds.get(name) == _kind(each)}
+        tensors = self.own().items()
+        return {name: tensor for name, tensor in tensors if self._kinds.get(name) == _kind(tensor)}
 
     def begin(self, averaged: Mapping[str, torch.Tensor] = MappingProxyType({})) -> None:
         """Take the present values for those of all ranks, but for averages of a checkpoint."""
-        own = self._usable()
-        self._begun = {name: _checksum(each) for name, each in own.items()}
+        tensors = self._usable()
+        self._begun = {name: _checksum(tensor) for name, tensor in tensors.items()}
         self._changed = set(averaged)
         # A frozen parameter is rarely changed, and may be large.
-        buffers = {name: each for name, each in own.items() if not name.startswith(_FROZEN)}
-        self.shared = {**{name: each.clone() for name, each in buffers.items()}, **averaged}
+        buffers = {name: tensor for name, tensor in tensors.items() if not name.startswith(_FROZEN)}
+        self.shared = {**{name: tensor.clone() for name, tensor in buffers.items()}, **averaged}
 
     # With all ranks ---------------------------------------------------------------------------
 
@@ -75,16 +82,18 @@ class UntrainedTensors:
 
         Only those that differ are sent: the same pretrained weights on all ranks are not.
         """
-        own, mine = self._usable(), dict.fromkeys(self._kinds, "")
-        for name, each in own.items():
+        tensors, mine = self._usable(), dict.fromkeys(self._kinds, "")
+        for name, tensor in tensors.items():
             if channel.rank == source or (frozen if name.startswith(_FROZEN) else buffers):
-                mine[name] = hashlib.blake2b(bits_of(each), digest_size=16).hexdigest()
+                mine[name] = hashlib.blake2b(
+                    bytes_of(tensor).numpy().data, digest_size=16
+                ).hexdigest()
         every = channel.all_gather_object(list(mine.values()))
         for name, *digests in zip(self._kinds, *every, strict=True):
-            if not digests[source] or all(each in ("", digests[source]) for each in digests):
+            if not digests[source] or all(digest in ("", digests[source]) for digest in digests):
                 continue
             takes = channel.rank == source or mine[name]
-            broadcast(channel, [own[name] if takes else _empty(self._kinds[name])], source)
+            broadcast(channel, [tensors[name] if takes else _empty(self._kinds[name])], source)
 
     def align_shared(
         self, channel: Channel, source: int, held: dict[str, torch.Tensor], *, new: bool
@@ -98,27 +107,28 @@ class UntrainedTensors:
 
     def changed(self) -> Changes:
         """Return this rank's tensors: copies of those that it has changed since it began."""
-        own = self._usable()
+        current = self._usable()
         self._changed |= {
-            name for name, each in own.items() if self._begun.get(name) != _checksum(each)
+            name for name, tensor in current.items() if self._begun.get(name) != _checksum(tensor)
         }
-        found = {
-            name: each.clone() if name in self._changed else each for name, each in own.items()
+        tensors = {
+            name: tensor.clone() if name in self._changed else tensor
+            for name, tensor in current.items()
         }
-        return found, frozenset(self._changed)
+        return tensors, frozenset(self._changed)
 
     @torch.no_grad()
     def average(self, channel: Channel, changes: Changes) -> dict[str, torch.Tensor]:
         """Return the averages of what any rank has changed, on the host. A collective."""
-        own, changed = changes
+        tensors, changed = changes
         # "0": unchanged, "1": changed, "-": of another dtype or shape than on other ranks.
-        mine = ("-" if name not in own else str(int(name in changed)) for name in self._kinds)
+        mine = ("-" if name not in tensors else str(int(name in changed)) for name in self._kinds)
         every = channel.all_gather_object("".join(mine))
-        found = {}
+        averages = {}
         for name, *states in zip(self._kinds, *every, strict=True):
             if "1" not in states or "-" in states:
                 continue
-            found[name] = value = own[name].to("cpu", copy=True).contiguous()
+            averages[name] = value = tensors[name].to("cpu", copy=True).contiguous()
             if not value.is_floating_point() and not value.is_complex():
                 broadcast(channel, [value], 0)
                 continue
@@ -128,36 +138,30 @@ class UntrainedTensors:
             for piece in torch.split(total, _PIECE // total.element_size()):
                 channel.all_reduce(piece).wait()
             real.copy_(total.div_(channel.size).view(real.shape))
-        return found
+        return averages
 
     # The shared model -------------------------------------------------------------------------
 
     @torch.no_grad()
     def exchange(self, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Write values into the model, and return the ones that they replace."""
-        own = self._usable()
-        before = {name: own[name].clone() for name in values if name in own}
+        tensors = self._usable()
+        before = {name: tensors[name].clone() for name in values if name in tensors}
         for name in before:
-            own[name].copy_(values[name])
+            tensors[name].copy_(values[name])
         return before
 
     def read(self, saved: Any) -> dict[str, torch.Tensor]:
         """Return averages of a checkpoint; raise an error unless they are of this model."""
         if not isinstance(saved, Mapping):
-            raise TypeError(f"untrained tensors must be a dict, got {type(saved).__name__}")
-        for name, each in saved.items():
-            if not isinstance(each, torch.Tensor) or self._kinds.get(name) != _kind(each):
-                raise ValueError(
-                    f"{name!r} is {self._kinds.get(name, 'no buffer or frozen parameter')} in this "
-                    f"model, but {_kind(each)} in the checkpoint"
-                )
+            refuse_type("untrained tensors", "a dict", saved)
+        for name, value in saved.items():
+            here = self._kinds.get(name, "no buffer or frozen parameter")
+            there = _kind(value)
+            fits = isinstance(value, torch.Tensor) and here == there
+            message = "{!r} is {} in this model, but {} in the checkpoint"
+            require(fits, message, name, here, there)
         return dict(saved)
-
-
-def bits_of(tensor: torch.Tensor) -> memoryview:
-    """Return the bytes of a tensor."""
-    flat = tensor.detach().cpu().contiguous().view(-1)
-    return flat.view(torch.uint8).numpy().data
 
 
 @torch.no_grad()
@@ -166,12 +170,12 @@ def broadcast(channel: Channel, tensors: Iterable[torch.Tensor], source: int) ->
 
     They have the same shapes on all ranks. The channel must not be in use.
     """
-    for each in tensors:
-        values = each.detach().cpu().contiguous().reshape(-1)
+    for tensor in tensors:
+        values = tensor.detach().cpu().contiguous().reshape(-1)
         for piece in torch.split(values.view(torch.uint8), _PIECE):
             channel.broadcast(piece, source).wait()
-        if channel.rank != source and values.data_ptr() != each.data_ptr():
-            each.copy_(values.view(each.shape))
+        if channel.rank != source and values.data_ptr() != tensor.data_ptr():
+            tensor.copy_(values.view(tensor.shape))
 
 
 def _parts(name: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
@@ -195,11 +199,11 @@ def _kind(tensor: Any) -> str:
 
 def _empty(kind: str) -> torch.Tensor:
     dtype, _, shape = kind.partition(" ")
-    lengths = [int(each) for each in shape.strip("(),").split(",") if each.strip()]
+    lengths = [int(length) for length in shape.strip("(),").split(",") if length.strip()]
     return torch.empty(lengths, dtype=getattr(torch, dtype))
 
 
 def _checksum(tensor: torch.Tensor) -> int:
     """Return a checksum; of a large tensor, one of entries at equal distances."""
     step = max(tensor.numel() // _SAMPLE, 1)
-    return zlib.crc32(bits_of(tensor.reshape(-1)[::step]))
+    return zlib.crc32(bytes_of(tensor.reshape(-1)[::step]).numpy().data)

@@ -30,9 +30,11 @@ of it knows where gradients come from: DDP, FSDP2 and Horovod each bring a `Grad
 ``grad_tracker``         whether ``.grad`` holds a gradient, an average or a step
 ``optimizer_link``       whether the attached optimizer makes the steps, and applied the last pass
 ``moments``              handover of moments between an optimizer and codecs
+``square_ratio``         how large the squares of averages are beside those of each rank
 ``pairing``              which optimizers suit which codecs
 ``local_gradients``      exchange of gradients outside a backward pass
 ``consensus``            agreement between ranks on options and operations
-``metrics``              counters, times, the report, and warnings of too many bytes
+``metrics``              counters, times, and warnings of too many bytes
+``figures``              the report
 =======================  ===========================================================================
 """

@@ -3,11 +3,10 @@
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from gradwire.torch.engine.backward import AutoControl
 from gradwire.torch.engine.config import Options, check_place
 from gradwire.torch.engine.consensus import ControlChannel, Devices, agree
 from gradwire.torch.engine.engine import Engine, left_on_error
@@ -24,34 +23,12 @@ from gradwire.torch.engine.parameter import make_slots
 from gradwire.torch.engine.scheduler import Scheduler
 from gradwire.torch.engine.sharding import Shard, shard_of
 from gradwire.torch.errors import warn
-from gradwire.torch.exchange import (
-    BucketExchange,
-    Confirmation,
-    HierarchicalExchange,
-    build,
-)
+from gradwire.torch.exchange import BucketExchange, build
 from gradwire.torch.transport import (
     NO_DEVICE_BACKENDS,
-    Hierarchy,
     RankTopology,
     Transport,
 )
-
-
-class Decides(Protocol):
-    """How the codec is decided on during training; see `gradwire.torch.auto.Automatic`."""
-
-    @property
-    def scheduler(self) -> Callable[..., Scheduler]:
-        """The class of the scheduler."""
-
-    def controller(self, *parts: Any) -> AutoControl:
-        """Return the object that decides.
-
-        The parts are the parameters by name, the scheduler, the passes, the engine, the link to the
-        optimizer, and a function that tells whether the model is inside `join`.
-        """
-
 
 ShareOf = Callable[[str, torch.Tensor], Shard]
 """Returns what a rank is given of a parameter's gradient, which is summed inside its node."""
@@ -67,7 +44,7 @@ def attach_engine(
     share_of: ShareOf | None = None,
     bucket_nbytes: int | None = None,
     joining: Callable[[], bool] = bool,
-    decides: Decides | None = None,
+    decides: Any = None,
     facts: Mapping[str, object] = MappingProxyType({}),
 ) -> Handle:
     """Compress the gradients of these parameters from now on. A collective.
@@ -75,8 +52,8 @@ def attach_engine(
     The parameters are in the same order on all ranks; ``sparse`` has the ids of those whose
     gradients are sparse. Without ``share_of``, this rank has every gradient in full; with a
     `Hierarchy`, the ranks of the node then divide it. ``bucket_nbytes`` is the capacity of the
-    buckets. With ``decides``, the codec is used only where it is decided on. ``facts`` are
-    additional values that must be equal on all ranks.
+    buckets. With ``decides``, an `Automatic`, the codec is used only where it decides so. ``facts``
+    are additional values that must be equal on all ranks.
 
     Raises a ValueError if the ranks disagree or options do not go together, and an ExchangeError if
     the ranks could not be connected. In both cases the transport is left.
@@ -153,7 +130,7 @@ def _connect(
     scaled = options.scaled
     with left_on_error(transport):
         devices = Devices(named.values())
-        levels = transport if isinstance(transport, Hierarchy) else None
+        levels: Any = transport if hasattr(transport, "local") else None  # a `Hierarchy`
         messages = transport.make() if levels is None else levels.messages()
         devices.agree(messages)
         device_backends = transport.device_backends(named.values())
@@ -184,6 +161,8 @@ def _connect(
         if levels is None:
             place = RankTopology.alone(messages.rank, messages.size)
         else:
+            from gradwire.torch.exchange.hierarchical import Confirmation, HierarchicalExchange
+
             inside = connect(levels.local, inside_backends)
             place = levels.place(messages, frames, inside)
             if share_of is not None:

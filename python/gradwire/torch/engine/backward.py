@@ -3,7 +3,7 @@
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -14,7 +14,7 @@ from gradwire.torch.engine.config import GradScaler
 from gradwire.torch.engine.consensus import agree
 from gradwire.torch.engine.engine import Engine
 from gradwire.torch.engine.optimizer_link import OptimizerLink
-from gradwire.torch.engine.pipeline import ExchangePipeline, broken_by, unscaled
+from gradwire.torch.engine.pipeline import ExchangePipeline, broken_by
 from gradwire.torch.engine.scheduler import Scheduler
 from gradwire.torch.engine.step import Step
 from gradwire.torch.errors import (
@@ -33,30 +33,6 @@ class Average(Protocol):
         """Wait for it, and return the buffer with it."""
 
 
-class DenseAverage(Protocol):
-    """Starts an uncompressed, in-place average of a buffer, as the framework itself would."""
-
-    def __call__(self, buffer: torch.Tensor, *, half: bool = False) -> Average:
-        """Average in bfloat16 if ``half``, and the buffer is a dense one in float32."""
-
-
-class AutoControl(Protocol):
-    """The decisions of ``"auto"``; see `gradwire.torch.auto.AutoController`."""
-
-    reason: str  # what was measured and chosen, in a sentence, for the report
-
-    @property
-    def codes(self) -> bool:
-        """Whether buckets go by the codec."""
-
-    @property
-    def half(self) -> bool:
-        """Whether buckets that do not are averaged in bfloat16."""
-
-    def passed(self) -> None:
-        """Record that a pass is exchanged."""
-
-
 def dense_average(
     group: dist.ProcessGroup,
     buffer: torch.Tensor,
@@ -64,9 +40,10 @@ def dense_average(
     half: bool = False,
     divide_sum: bool = False,
 ) -> "torch.futures.Future[torch.Tensor]":
-    """Start to average a buffer, sparse or not, in place over a process group; see `DenseAverage`.
+    """Start to average a buffer, sparse or not, in place over a process group.
 
-    With ``half``, bfloat16 is sent, as in torch's ``bf16_compress_hook``. ``divide_sum`` divides
+    With ``half``, a dense buffer in float32 is sent as bfloat16, as in torch's
+    ``bf16_compress_hook``. ``divide_sum`` divides
     the sum, as FSDP does; otherwise the buffer is multiplied before summing, as DDP does.
     """
     ranks, sent = group.size(), buffer
@@ -100,7 +77,8 @@ class BackwardPasses:
     ranks without inputs take part.
     """
 
-    dense: DenseAverage  # how the framework averages without a codec
+    # How the framework averages a buffer without a codec, in place; see `dense_average`.
+    dense: Callable[..., Average]
 
     def __init__(
         self,
@@ -125,14 +103,14 @@ class BackwardPasses:
         self.restarts = 0
         self.refusal: BaseException | None = None  # of the pass that has begun
         self.stands_aside = False  # the pass is paused, and averaged uncompressed
-        self.auto: AutoControl | None = None  # decides whether passes go by the codec
+        self.auto: Any = None  # an `AutoController`, which decides whether passes go by the codec
         self._codes = True  # the pass that has begun does
         self.last: Step | None = None  # if it can be discarded
         self._submitted: list[BucketContents] = []  # in the last pass
         self._unplaced: list[torch.Tensor] = []  # averaged densely in it, and not in .grad yet
         self._pauses = 0
         self._paused = False  # as the last pass began
-        self._read_scale = unscaled
+        self._read_scale: Callable[[], float] | None = None
 
     @property
     def step(self) -> int:
@@ -182,13 +160,15 @@ class BackwardPasses:
         broken, self._paused = self._pipeline.broken, self._pauses > 0
         self.refusal = None if broken is None else _stopped(broken)
         self.stands_aside = broken is None and self._paused
-        self._codes = broken is None and not self.stands_aside and self._uses_codec()
+        auto = self.auto
+        self._codes = broken is None and not self._paused and (auto is None or auto.passed())
         if self._codes:
             try:
                 self.refusal = self._begin(shadow=shadow)
             except Warning as error:  # which the program has for errors; all ranks have the same
                 self.refusal = error
-            self._read_scale = self._scale()
+            if self._grad_scaler is not None:
+                self._read_scale = self._scale(self._grad_scaler)
         elif self.refusal is None:
             self.last = Step(self.step, finished=True)  # for discard(): there is nothing to undo
 
@@ -220,16 +200,9 @@ class BackwardPasses:
             self._unplaced += tensors
         return self.dense(buffer, half=self._half and not self.stands_aside)
 
-    def _uses_codec(self) -> bool:
-        """Tell whether a pass that is exchanged goes by the codec."""
-        if self.auto is None:
-            return True
-        self.auto.passed()
-        return self.auto.codes
-
     @property
     def _half(self) -> bool:
-        return self.auto is not None and self.auto.half
+        return self.auto is not None and bool(self.auto.half)
 
     def ending(self) -> Callable[[], BaseException | None] | None:
         """Return a function that returns the error of the complete pass; None if uncompressed.
@@ -254,10 +227,10 @@ class BackwardPasses:
 
     def placed(self) -> None:
         """Record that the averages of the pass have been copied to ``.grad``."""
-        for contents in self._submitted:
-            self._mark(contents)
-        self.averaged(self._unplaced)
         if self._link is not None:
+            for contents in self._submitted:
+                self._link.tracker.exchanged(contents)
+            self._link.tracker.averaged(self._unplaced)
             self._link.watch()
 
     def averaged(self, parameters: Iterable[torch.Tensor]) -> None:
@@ -278,7 +251,8 @@ class BackwardPasses:
         try:
             self._pipeline.flush()
             if self._link is not None:
-                self._pipeline.run_in_sender(self._drop(self._link))
+                if (undo := self._drop(self._link)) is not None:
+                    self._pipeline.run_in_sender(undo)
                 self._link.keep()
             act()
         except UpdateError as error:
@@ -291,8 +265,10 @@ class BackwardPasses:
     def _begin(self, *, shadow: bool = False) -> BaseException | None:
         link = self._link
         if link is None:
-            self._advance(_nothing)
-            self.last = Step(self.step)
+            step = self.step
+            if self._scheduler.is_due(step):
+                self._advance(None)
+            self.last = Step(step)
             return None
         self.last = None
         if not shadow and (refusal := link.refusal()) is not None:
@@ -304,37 +280,40 @@ class BackwardPasses:
             return error
         except UpdateError as error:
             return error
-        undo = self._advance(undo)
+        step = self.step
+        if self._scheduler.is_due(step):
+            self._advance(undo)
+            undo = None
         rates = link.rates()
 
         def prepare() -> None:
-            undo()
+            if undo is not None:
+                undo()
             link.take_over()
             for read, parameters in rates:
                 rate = read()
-                for parameter in parameters:
-                    parameter.set_rate(rate)
+                for parameter in parameters:  # as `set_rate` does, without a call for each
+                    parameter.rate = rate
+                    parameter.state.learning_rate = rate / parameter.root
 
-        self.last = link.last = Step(self.step, prepare=prepare, applied=self._joining())
+        self.last = link.last = Step(step, prepare=prepare, applied=self._joining())
         return None
 
-    def _advance(self, undo: Callable[[], None]) -> Callable[[], None]:
-        """Advance a schedule that counts steps; return the undo function if it was not called."""
-        if not self._scheduler.is_due(self.step):
-            return undo
+    def _advance(self, undo: Callable[[], None] | None) -> None:
+        """Advance a schedule that counts steps, after the last pass is undone, if it must be."""
         self._pipeline.flush()
-        self._pipeline.run_in_sender(undo)
+        if undo is not None:
+            self._pipeline.run_in_sender(undo)
         try:
             self._scheduler.advance_to(self.step)
         finally:
             self.forget()
-        return _nothing
 
-    def _drop(self, link: OptimizerLink) -> Callable[[], None]:
+    def _drop(self, link: OptimizerLink) -> Callable[[], None] | None:
         """Uncount the last pass if its gradients were dropped; return a function that undoes it."""
         dropped = link.dropped()
         if dropped is None:
-            return _nothing
+            return None
         last, parameters, whole = dropped
         if whole:
             # Ranks that undid different passes would have slots of different sizes, which aborts
@@ -349,31 +328,22 @@ class BackwardPasses:
     def _submit(
         self, contents: BucketContents, buffer: torch.Tensor, *, last: bool, placed: bool = True
     ) -> "torch.futures.Future[torch.Tensor]":
-        """Enqueue a bucket; return the future of its average."""
         step = self.last
         assert step is not None
-        if placed:
-            self._mark(contents)
+        if placed and self._link is not None:
+            self._link.tracker.exchanged(contents)
         self._submitted.append(contents)
         step.asked += contents.compressed
         scale = self._read_scale
         return self._pipeline.submit(step, contents, buffer, last=last, read_scale=scale)
 
-    def _mark(self, contents: BucketContents) -> None:
-        """Record what ``.grad`` of a bucket's parameters holds, or will hold."""
-        if self._link is not None:
-            self._link.tracker.exchanged(contents)
-
-    def _scale(self) -> Callable[[], float]:
+    def _scale(self, grad_scaler: GradScaler) -> Callable[[], float]:
         """Return a function that reads the loss scale of this pass."""
-        if self._grad_scaler is None:
-            return unscaled
         # Not get_scale(), which waits for the device.
-        scale = getattr(self._grad_scaler, "_scale", None)
+        scale = getattr(grad_scaler, "_scale", None)
         if isinstance(scale, torch.Tensor):
             return backends.backend_for(scale).number(scale)
-        scale = self._grad_scaler.get_scale()
-        return lambda: scale
+        return functools.partial(float, grad_scaler.get_scale())
 
     # What the optimizer calls -----------------------------------------------------------------
 
@@ -384,13 +354,13 @@ class BackwardPasses:
         """
         self.check_unbroken()
         self._submitted.clear()
-        if not self._uses_codec():
+        if self.auto is not None and not self.auto.passed():
             averages = [self.dense(buffer, half=self._half) for _, buffer in buckets]
             for (tensors, _), average in zip(buckets, averages, strict=True):
                 average.wait()
                 self.averaged(tensors)
             return
-        self._read_scale = unscaled
+        self._read_scale = None
         refusal = self._begin()
         if refusal is not None:
             raise refusal
@@ -452,7 +422,6 @@ class BackwardPasses:
 def _verdict(
     pipeline: ExchangePipeline, link: OptimizerLink | None, step: Step
 ) -> BaseException | None:
-    """Return the error that a complete pass must raise."""
     error = pipeline.verdict(step)
     if link is not None and link.defers and isinstance(error, GradientError):
         return None  # the optimizer's step raises it
@@ -466,7 +435,3 @@ def _stopped(first: BaseException) -> ExchangeError:
     error = kind_of(first)(text, rank)
     error.__cause__ = fresh(first)
     return error
-
-
-def _nothing() -> None:
-    """Undo nothing."""

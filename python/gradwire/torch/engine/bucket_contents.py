@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -60,9 +61,11 @@ class BucketContents:
         self.dtype = dtype
         self.digest = digest  # ranks compare it before they read each other's bytes
         self.compressed = tuple(piece.parameter for piece in self.pieces)
+        self.computed = any(slot.computed for slot in self.compressed)  # steps, or momentum
         self.uncoded = tuple(piece.parameter for piece in self.dense)
         # Start and stop of each piece, alternating.
         self.ends = [end for piece in self.pieces for end in (piece.start, piece.stop)]
+        self.facts: Any = None  # of its slots, where a device fills them
         self.counters = Counters(len(parameters)) if counters is None else counters
         self.rows = np.array([row for _, row in coded], np.intp)
         self.dense_rows = np.array([row for _, row in dense], np.intp)

@@ -66,19 +66,21 @@ class Assignment:
     ValueError if there is no codec, or if codecs have different exchanges.
     """
 
-    def __init__(self, given: object, low_memory: bool | None = None) -> None:
-        self.given: Codec | dict[str, Codec | None]
+    def __init__(self, request: object, low_memory: bool | None = None) -> None:
+        self.request: Codec | dict[str, Codec | None]
         self._own: dict[str, Codec] = {}  # by name of the parameter: with its optimizer's options
-        if not isinstance(given, Mapping):
-            self.given = _keep(as_codec(given), low_memory)
-            self._rules: dict[str, Codec | None] = {"*": self.given}
+        if not isinstance(request, Mapping):
+            self.request = _with_precision(as_codec(request), low_memory)
+            self._rules: dict[str, Codec | None] = {"*": self.request}
         else:
-            self.given = {}
-            for pattern, codec in given.items():
+            self.request = {}
+            for pattern, codec in request.items():
                 if not isinstance(pattern, str):
                     raise TypeError(f"the keys are names of parameters, got {pattern!r}")
-                self.given[pattern] = None if codec is None else _keep(as_codec(codec), low_memory)
-            self._rules = self.given
+                self.request[pattern] = (
+                    None if codec is None else _with_precision(as_codec(codec), low_memory)
+                )
+            self._rules = self.request
         codecs = self.codecs
         if not codecs:
             raise ValueError("there is no codec among the values: leave the model as it is instead")
@@ -106,7 +108,7 @@ class Assignment:
         usual = {} if optimizer is None else optimizer.defaults
         all_groups = [] if optimizer is None else optimizer.param_groups
         groups = {id(tensor): group for group in all_groups for tensor in group["params"]}
-        assignment = Assignment(self.given)
+        assignment = Assignment(self.request)
         codecs: dict[tuple[Codec, Memory], Codec] = {}  # one object for all parameters alike
         for name, tensor in named.items():
             codec = self.of(name)
@@ -130,13 +132,13 @@ class Assignment:
 
     def check(self, names: Iterable[str]) -> None:
         """Raise a ValueError if a pattern matches no parameter: it is mistyped."""
-        if isinstance(self.given, Mapping):
-            _rules.check(self.given, names)
+        if isinstance(self.request, Mapping):
+            _rules.check(self.request, names)
 
     def get_config(self) -> Any:
         """Return the codec's config, or a list of the patterns with their configs."""
-        if isinstance(self.given, Codec):
-            (codec,) = self.codecs if len(self.codecs) == 1 else (self.given,)
+        if isinstance(self.request, Codec):
+            (codec,) = self.codecs if len(self.codecs) == 1 else (self.request,)
             return codec.get_config()
         return [
             [pattern, None if codec is None else codec.get_config()]
@@ -144,7 +146,7 @@ class Assignment:
         ]
 
 
-def _keep(codec: Codec, low_memory: bool | None) -> Codec:
+def _with_precision(codec: Codec, low_memory: bool | None) -> Codec:
     """Return a codec with its memory in bfloat16 or float32; None leaves it as it is."""
     memory: Any = codec.memory
     if low_memory is None or not memory.keeps:

@@ -34,28 +34,6 @@ def agree(channel: Channel, act: str, mine: dict[str, Any]) -> None:
                 )
 
 
-def run_on_all(channel: Channel, act: Callable[[], T], verb: str) -> list[T]:
-    """Call a function on every rank and return all results. If it raises on one, all raise.
-
-    ``verb`` names its effect on a ``state_dict``, for the message of the ValueError.
-    """
-    raised: BaseException | None = None
-    mine: tuple[str | None, Any] = (None, None)
-    try:
-        mine = (None, act())
-    except BaseException as error:  # of any kind: the other ranks wait for the answer
-        raised = error
-        plain = type(error) in (ValueError, TypeError)  # what is raised is a ValueError, too
-        mine = (str(error) if plain else f"{type(error).__name__}: {error}", None)
-    answers = channel.all_gather_object(mine)
-    if raised is not None and not isinstance(raised, Exception):
-        raise raised
-    for rank, (text, _) in enumerate(answers):
-        if text is not None:
-            raise ValueError(f"rank {rank} cannot {verb} its state_dict: {text}") from raised
-    return [answer for _, answer in answers]
-
-
 def checksum(value: object) -> int:
     """Return a checksum that is the same in every process for equal values."""
     return zlib.crc32(repr(value).encode())

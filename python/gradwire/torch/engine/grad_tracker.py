@@ -99,7 +99,7 @@ class GradTracker:
         # Empty shards show nothing.
         self._watched = [mark for mark in self.marks if local(mark.tensor).numel()]
         self._turn = 0
-        self._samples: list[tuple[torch.Tensor, int, torch.Tensor]] = []
+        self._samples: list[tuple[torch.Tensor, Any, torch.Tensor]] = []  # with their rows
 
     def exchanged(self, contents: BucketContents) -> None:
         """Record that a bucket is exchanged."""
@@ -116,14 +116,13 @@ class GradTracker:
     def averaged(self, tensors: Iterable[torch.Tensor]) -> None:
         """Record that DDP averages a bucket by itself."""
         marks = self._marks_of(tensors)
-        _read(marks)
+        self.read_flags(marks)
         for mark in marks:
             if mark.origin is not _MIXED:
                 mark.origin = _AVERAGED
 
     def _marks_of(self, tensors: Iterable[torch.Tensor]) -> list[GradMark]:
-        """Return the marks of those parameters that have one."""
-        return [mark for each in tensors if (mark := self._by_id.get(id(each))) is not None]
+        return [mark for key in map(id, tensors) if (mark := self._by_id.get(key)) is not None]
 
     def mixed(self) -> ParameterSlot | None:
         """Return a parameter whose bucket would mix its codec's updates with new gradients, if any.
@@ -131,7 +130,7 @@ class GradTracker:
         Waits for a device only if ``.grad`` was not cleared by setting it to None, and then once.
         """
         # One that is still SENT has got no gradient in this pass, so far: it is cleared or not.
-        return next(iter(_holding([mark for mark in self.marks if mark.parameter.computed])), None)
+        return next(iter(_holding(self.marks, computed=True)), None)
 
     def holding(self, parameters: Iterable[ParameterSlot]) -> list[ParameterSlot]:
         """Return the parameters whose ``.grad`` still holds the last decoded values. Waits once."""
@@ -142,12 +141,20 @@ class GradTracker:
 
         Does not wait for a device: a ``.grad`` whose flag is still unread counts as decoded.
         """
-        marks = [self._by_id[id(parameter.tensor)] for parameter in parameters]
-        return bool(marks) and all(mark.origin < _SENT and mark.flag is None for mark in marks)
+        mark = None
+        for parameter in parameters:
+            mark = self._by_id[id(parameter.tensor)]
+            if mark.origin >= _SENT or mark.flag is not None:
+                return False
+        return mark is not None
 
-    def read_flags(self) -> None:
-        """Read all flags, with a single wait for a device."""
-        _read(self.marks)
+    def read_flags(self, marks: Sequence[GradMark] | None = None) -> None:
+        """Read the flags of all marks, or of some, with a single wait for a device."""
+        marks = self.marks if marks is None else marks
+        flagged = [(mark, mark.flag) for mark in marks if mark.flag is not None]
+        if flagged:
+            for (mark, _), mixed in zip(flagged, _values(flagged), strict=True):
+                mark.origin, mark.flag = _MIXED if mixed else _LOCAL, None
 
     # Changes between the backward pass and the optimizer's step --------------------------------
 
@@ -165,7 +172,13 @@ class GradTracker:
         for at in range(self._turn, self._turn + min(_SAMPLES, len(watched))):
             turn, index = divmod(at, len(watched))
             tensor = watched[index]
-            self._samples.append((tensor, turn, _sample(tensor, turn).clone()))
+            here = getattr(tensor.grad, "_local_tensor", tensor.grad).detach()
+            rows: Any = ...
+            if here.numel() > _SAMPLE:  # rows 4 to 7, say, in the second turn
+                count = max(_SAMPLE * len(here) // here.numel(), 1)
+                start = turn * count % len(here)
+                rows = slice(start, start + count)
+            self._samples.append((tensor, rows, here[rows].clone()))
         self._turn += len(self._samples)
 
     def changed(self) -> bool | torch.Tensor:
@@ -174,9 +187,9 @@ class GradTracker:
         Does not wait for a device: the result may be a flag on it.
         """
         flags = [
-            (_sample(tensor, turn).to(before.dtype) != before).any()
-            for tensor, turn, before in self._samples
-            if tensor.grad is not None
+            (getattr(grad, "_local_tensor", grad)[rows].to(before.dtype) != before).any()
+            for tensor, rows, before in self._samples
+            if (grad := tensor.grad) is not None
         ]
         return torch.stack(flags).any() if flags else False
 
@@ -185,38 +198,24 @@ _SAMPLES = 4  # gradients, of which entries are copied in each pass
 _SAMPLE = 1 << 12  # entries of each, or a whole row
 
 
-def _holding(marks: Iterable[GradMark]) -> list[ParameterSlot]:
+def _holding(marks: Iterable[GradMark], *, computed: bool = False) -> list[ParameterSlot]:
     """Return the parameters whose ``.grad`` still holds decoded values, with a single wait."""
-    flags = [
+    flagged = [
         (mark.parameter, mark.sent())
         for mark in marks
-        if mark.tensor.grad is not None and (mark.origin >= _SENT or mark.flag is not None)
+        if mark.tensor.grad is not None
+        and (mark.origin >= _SENT or mark.flag is not None)
+        and (mark.parameter.computed or not computed)
     ]
-    values = _values([flag for _, flag in flags])
-    return [parameter for (parameter, _), holds in zip(flags, values, strict=True) if holds]
+    if not flagged:
+        return []
+    return [slot for (slot, _), holds in zip(flagged, _values(flagged), strict=True) if holds]
 
 
-def _read(marks: Iterable[GradMark]) -> None:
-    """Read the flags of marks, with a single wait."""
-    flags = [(mark, mark.flag) for mark in marks if mark.flag is not None]
-    for (mark, _), mixed in zip(flags, _values([flag for _, flag in flags]), strict=True):
-        mark.origin, mark.flag = _MIXED if mixed else _LOCAL, None
-
-
-def _values(flags: Sequence[torch.Tensor]) -> list[bool]:
+def _values(flagged: Sequence[tuple[Any, torch.Tensor]]) -> list[bool]:
     """Return the values of flags, with a single wait if they are on one device."""
+    flags = [flag for _, flag in flagged]
     if len({flag.device for flag in flags}) > 1:
         return [bool(flag) for flag in flags]
-    return [bool(flag) for flag in torch.stack(list(flags)).tolist()] if flags else []
-
-
-def _sample(tensor: torch.Tensor, turn: int) -> torch.Tensor:
-    """Return some rows of ``.grad``, others in each turn: rows 4 to 7, say, in the second one."""
-    assert tensor.grad is not None  # or nothing is sampled
-    here = local(tensor.grad.detach())
-    if here.numel() <= _SAMPLE:
-        return here
-    length = here.shape[0]
-    rows = max(_SAMPLE * length // here.numel(), 1)
-    start = turn * rows % length
-    return here.narrow(0, start, min(rows, length - start))
+    values: list[bool] = torch.stack(flags).tolist()
+    return values

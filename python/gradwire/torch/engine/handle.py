@@ -4,24 +4,23 @@ import contextlib
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, NoReturn, Protocol, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
 
 from gradwire import _validate
-from gradwire.report import Report
-from gradwire.torch.checkpoint import load as checkpoint
-from gradwire.torch.checkpoint.format import Policy
-from gradwire.torch.checkpoint.gather import gather, merge
-from gradwire.torch.engine.backward import AutoControl, BackwardPasses
+from gradwire.torch.engine.backward import BackwardPasses
 from gradwire.torch.engine.bucket_contents import BucketContentsCache
 from gradwire.torch.engine.config import Codecs, Options
 from gradwire.torch.engine.engine import Engine
-from gradwire.torch.engine.local_gradients import exchange_local
-from gradwire.torch.engine.metrics import build_report, figures
 from gradwire.torch.engine.optimizer_link import OptimizerLink
 from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.engine.scheduler import Scheduler
 from gradwire.torch.engine.sharding import shard_of
 from gradwire.torch.transport import Transport
+
+if TYPE_CHECKING:
+    from gradwire.report import Report
+    from gradwire.torch.checkpoint.format import Policy
+    from gradwire.torch.checkpoint.reshard import Resharded
 
 _PATIENCE = timedelta(seconds=5)
 
@@ -73,9 +72,9 @@ class Handle:
         source: GradientSource,
         link: OptimizerLink | None,
         joining: Callable[[], bool],
-        decide: Callable[..., AutoControl] | None = None,
+        decide: Callable[..., Any] | None = None,
     ) -> None:
-        self.codec: Codecs = options.assignment.given
+        self.codec: Codecs = options.assignment.request
         self._options = options
         self._parameters = {slot.name: slot for slot in parameters}
         self._scheduler = scheduler
@@ -98,7 +97,6 @@ class Handle:
         )
 
     def _begin(self, engine: Engine, source: GradientSource) -> None:
-        """Exchange through this engine from now on."""
         self._engine, self._pipeline = engine, engine.pipeline
         place = self._place = engine.place
         self.world_size, self.rank = place.size, place.rank
@@ -255,9 +253,11 @@ class Handle:
             each parameter.
 
         """
+        from gradwire.torch.checkpoint.load import save
+
         self._pipeline.flush()
         self._passes.undo_unapplied()
-        return checkpoint.save(
+        return save(
             self._compressed(),
             self._options.assignment.get_config(),
             self._place,
@@ -290,6 +290,8 @@ class Handle:
         ExchangeError
             Another rank called something else, or did not call within the timeout.
         """
+        from gradwire.torch.checkpoint.gather import gather
+
         self._check_attached("save each rank's state_dict()")
         if rank is not None:
             rank = _validate.integer("rank", rank, low=0, high=self.world_size - 1)
@@ -323,6 +325,8 @@ class Handle:
         ExchangeError
             Another rank called something else, or did not call within the timeout.
         """
+        from gradwire.torch.checkpoint.gather import merge
+
         self._check_attached("save each rank's state_dict()")
         if self._place.shares > 1:
             raise ValueError("with a hierarchy, save gathered_state_dict() or each rank's state")
@@ -334,7 +338,7 @@ class Handle:
     def resharded(
         self,
         world_size: int,
-        policy: Policy = "sum-and-split",
+        policy: "Policy" = "sum-and-split",
         *,
         ranks_per_node: int | None = None,
     ) -> "Resharded":
@@ -353,6 +357,8 @@ class Handle:
             That of the run that saved, if it had a hierarchy with another one than this run; 1 if
             it had none. Consecutive ranks were one node.
         """
+        from gradwire.torch.checkpoint.reshard import Resharded
+
         size = _validate.integer("world_size", world_size, low=1)
         shares = self._place.shares
         if ranks_per_node is not None:
@@ -371,7 +377,7 @@ class Handle:
     def load_state_dict(
         self,
         state_dict: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
-        policy: Policy = "sum-and-split",
+        policy: "Policy" = "sum-and-split",
     ) -> None:
         """Restore what `state_dict` returned. A collective: call it on every rank.
 
@@ -399,10 +405,12 @@ class Handle:
         ExchangeError
             Another rank called something else, or did not call within the timeout.
         """
+        from gradwire.torch.checkpoint.load import load
+
         self._check_attached("load into the handle of the next attach()")
         self._pipeline.flush()
         with self._engine.control.act("load_state_dict()") as channel:
-            step = checkpoint.load(
+            step = load(
                 self._compressed(),
                 self._scheduler,
                 self._place,
@@ -477,6 +485,8 @@ class Handle:
             ``dense_wire_bytes``, ``compression``, ``slot_use``, ``achieved``, ``encode_ms``,
             ``exchange_ms``, ``decode_ms`` and ``wait_ms``.
         """
+        from gradwire.torch.engine.figures import figures
+
         self._pipeline.drain()
         times, ranks = self._engine.exchange.times, self._place.nodes
         values = figures(times, self._counters, ranks, self.step)
@@ -484,7 +494,7 @@ class Handle:
             self._reset_metrics()
         return {name: float(value) for name, value in values.items() if value is not None}
 
-    def report(self, *, reset: bool = False, residuals: bool = True) -> Report:
+    def report(self, *, reset: bool = False, residuals: bool = True) -> "Report":
         """Return a report of what this rank sent, saved and spent: print it, or write its page.
 
         Every residual is read once to compute its norm: about ten milliseconds for 25 million
@@ -497,6 +507,8 @@ class Handle:
         residuals : bool
             Compute the norms of the residuals. If False, all norms are None.
         """
+        from gradwire.torch.engine.figures import build_report
+
         auto, slots = self._passes.auto, self._parameters.values()
         # In the sending thread: it would fail on a state that another thread is reading.
         report = self._pipeline.run_in_sender(
@@ -566,6 +578,8 @@ class Handle:
 
     def _exchange_local(self) -> None:
         """Exchange the gradients that are in ``.grad``, for an optimizer. A collective."""
+        from gradwire.torch.engine.local_gradients import exchange_local
+
         if self._options.scaled:
             raise ValueError(
                 "with grad_scaler=, gradients must be exchanged in a backward pass, or the ranks "
@@ -578,47 +592,3 @@ class Handle:
 
     def _compressed(self) -> dict[str, ParameterSlot]:
         return {name: slot for name, slot in self._parameters.items() if slot.has_state}
-
-
-class Resharded:
-    """Loads a checkpoint of another world size; made by `Handle.resharded`.
-
-    `torch.distributed.checkpoint` reads only requested keys, into existing tensors: this class
-    requests the keys of the old ranks that the policy needs.
-    """
-
-    def __init__(self, handle: Handle, world_size: int, policy: Policy, shares: int) -> None:
-        self._handle = handle
-        self._policy = policy
-        self._world_size = world_size
-        self._shares = shares
-        self._same = shares == handle.ranks_per_node
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the dict to load into: checkpoints of the old ranks, filled with zeros."""
-        rank, shares = self._handle.rank, self._shares
-        if self._policy == "sum-and-split":
-            ranks = list(range(self._world_size))
-        elif self._same:
-            ranks = [rank if self._policy == "keep" and rank < self._world_size else rank % shares]
-        else:  # the node's states are divided again
-            ranks = list(range(self._world_size if self._policy == "keep" else shares))
-        (mine,) = self._handle.state_dict().values()
-        shapes = [self._handle.shapes_of(share, shares) for share in range(shares)]
-        # Only ranks of the first node have sums of gradients, and only those restore them.
-        measured = [rank] if self._same else range(shares)
-        return {
-            f"rank{old}": {
-                kind: {name: values[name].new_zeros(shapes[old % shares][name]) for name in values}
-                if isinstance(values, Mapping) and (kind != "measured" or old in measured)
-                else {}
-                for kind, values in mine.items()
-                if kind != "about"
-            }
-            | {"about": ""}
-            for old in ranks
-        }
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restore the loaded values with `Handle.load_state_dict`. A collective."""
-        self._handle.load_state_dict(state_dict, self._policy)

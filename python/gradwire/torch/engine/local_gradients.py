@@ -1,13 +1,13 @@
 """Exchange of local gradients in ``.grad``, as after ``no_sync()``, outside a backward pass."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
 from gradwire.torch.engine.consensus import ControlChannel
 from gradwire.torch.engine.parameter import BUCKET_NBYTES, ParameterSlot, strides_of
-from gradwire.torch.engine.sharding import as_gradient, laid_out, local
+from gradwire.torch.engine.sharding import laid_out, local
 from gradwire.torch.transport import Channel
 
 Flat: TypeAlias = tuple[Sequence[torch.Tensor], torch.Tensor]  # parameters, their flat gradients
@@ -117,7 +117,18 @@ def _kind(gradient: torch.Tensor | None) -> str:
 
 
 def _strides(parameter: ParameterSlot) -> tuple[int, ...]:
-    """Return the strides of this rank's part of the gradient."""
     if parameter.share is not None:
         return laid_out(local(parameter.tensor))
     return strides_of(parameter)
+
+
+def as_gradient(values: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """Return values as a gradient of a tensor: a DTensor if the tensor is one."""
+    if local(tensor) is tensor:
+        return values
+    mesh_tensor: Any = tensor.detach()
+    whole = {"shape": mesh_tensor.shape, "stride": mesh_tensor.stride()}
+    gradient: torch.Tensor = mesh_tensor.from_local(
+        values, mesh_tensor.device_mesh, mesh_tensor.placements, run_check=False, **whole
+    )
+    return gradient

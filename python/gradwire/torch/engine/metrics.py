@@ -1,23 +1,17 @@
-"""Running sums of buckets, the report on them, and what they would exceed."""
+"""Running sums of buckets, and what they would exceed."""
 
 import dataclasses
-import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gradwire._codec import Codec
 from gradwire.exchange import Exchange
-from gradwire.presets import call_of
-from gradwire.report import ParameterReport, Report
-from gradwire.report.text import size
 from gradwire.sparsify import ChunkTopK, TopK
-from gradwire.torch.engine.parameter import ParameterSlot
-from gradwire.torch.transport import RankTopology
 
 _STAGES = ("encode", "exchange", "decode", "wait", "node")
 
@@ -38,9 +32,15 @@ class Outcomes:
     nanoseconds: Integers  # of the encode
 
     @classmethod
-    def of(cls, table: Integers) -> "Outcomes":
-        """Read the table that the core returns: six consecutive numbers per parameter."""
-        return cls(*np.ascontiguousarray(table.reshape(-1, 6).T))
+    def of(cls, table: Integers, *, zero: bool = True) -> "Outcomes":
+        """Read the table that the core returns: six consecutive numbers per parameter.
+
+        Without ``zero``, none tells that its gradient was zero.
+        """
+        outcomes = cls(*np.ascontiguousarray(table.reshape(-1, 6).T))
+        if not zero:
+            outcomes.zero[:] = 0
+        return outcomes
 
     def __len__(self) -> int:
         return self.nbytes.size
@@ -150,87 +150,6 @@ class StepTimes:
         self.dense_bytes += dense
 
 
-def figures(times: StepTimes, counters: Counters, ranks: int, step: int) -> dict[str, Any]:
-    """Return the figures of `Report` that need no residual; ``ranks`` exchange frames."""
-    sums = counters.total()
-    steps = max(times.steps, 1)
-    wire = times.wire_bytes / steps
-    dense = 2 * times.dense_bytes * (ranks - 1) / ranks / steps
-    return {
-        "step": step,
-        "steps": times.steps,
-        "collectives": times.collectives,
-        "wire_bytes": wire,
-        "dense_wire_bytes": dense,
-        "compression": dense / wire if wire else 1.0,
-        "node_wire_bytes": times.node_bytes / steps,
-        "slot_use": sums.nbytes / max(times.slot_bytes, 1),
-        "achieved": sums.count / sums.target if sums.target else None,
-        **{f"{stage}_ms": 1e3 * total / steps for stage, total in times.seconds.items()},
-    }
-
-
-def build_report(
-    codec: object,
-    parameters: Iterable[ParameterSlot],
-    place: RankTopology,
-    times: StepTimes,
-    counters: Counters,
-    carried_by: str,
-    step: int,
-    *,
-    exchange: str,
-    residuals: bool,
-    decision: str,
-    schedule: str,
-) -> Report:
-    """Return a report on these parameters, whose counters come in the same order.
-
-    On request, the norms of residuals are computed, which reads each residual once. ``codec`` is
-    the attached codec and ``exchange`` its exchange among these ranks; ``decision`` explains the
-    present way of averaging, and ``schedule`` the schedule's position.
-    """
-    parameters = list(parameters)
-    norms = [
-        slot.state.residual_norm if residuals and slot.has_state else None for slot in parameters
-    ]
-    known = [norm for norm in norms if norm is not None]
-    return Report(
-        rank=place.rank,
-        world_size=place.size,
-        codec=call_of(codec),
-        carried_by=carried_by,
-        **figures(times, counters, place.nodes, step),
-        residual_norm=math.hypot(*known) if residuals else None,
-        state_bytes=sum(slot.nbytes for slot in parameters),
-        parameters=tuple(map(_describe, parameters, counters.all(), norms)),
-        exchange=exchange,
-        decision=decision,
-        schedule=schedule,
-    )
-
-
-def _describe(
-    parameter: ParameterSlot, tally: ParameterCounts, norm: float | None
-) -> ParameterReport:
-    steps = max(tally.steps, 1)
-    dense = parameter.numel * parameter.tensor.element_size()
-    return ParameterReport(
-        name=parameter.name,
-        numel=parameter.numel,
-        dense=not parameter.compressed,
-        steps=tally.steps,
-        bytes_per_step=tally.nbytes / steps,
-        compression=dense * tally.steps / tally.nbytes if tally.nbytes else 1.0,
-        achieved=tally.count / tally.target if tally.target else None,
-        trimmed=tally.trimmed,
-        encode_ms=1e-6 * tally.encode_ns / steps,
-        decode_ms=1e-6 * tally.decode_ns / steps,
-        residual_norm=norm,
-        state_bytes=parameter.nbytes,
-    )
-
-
 _MARGIN = 1.05
 """Headers of small frames, and limits a little above what is sent, are no reason to warn."""
 
@@ -249,6 +168,8 @@ def excess(sent: Sequence[tuple[Codec, int]], exchange: Exchange, ranks: int) ->
     received = frames * (ranks - 1 if exchange.gathers_frames else 2 * share)
     if received <= _MARGIN * dense:
         return ""
+    from gradwire.report.text import size
+
     return (
         f"With {ranks} ranks, each receives {size(received)} of frames per step, while a dense "
         f"all-reduce would bring it {size(dense)}. What helps: a smaller ratio; an exchange that "

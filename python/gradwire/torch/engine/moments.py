@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 
-from gradwire.torch.engine.parameter import ParameterSlot, to_logical, to_memory, with_second_moment
+from gradwire.state import State
+from gradwire.torch.engine.parameter import ParameterSlot, to_logical, to_memory
 from gradwire.torch.engine.sharding import local
 from gradwire.torch.engine.square_ratio import SquareRatio
 from gradwire.torch.transport import Channel
@@ -58,8 +60,9 @@ def _factor(parameter: ParameterSlot) -> float:
 def start_with(parameter: ParameterSlot, moments: Mapping[str, Any]) -> None:
     """Let a codec continue with moments of the optimizer."""
     if parameter.codec.memory.updates and moments.get("exp_avg_sq") is not None:
-        parameter.ratio = (parameter.ratio or SquareRatio()).taken_over()
-        squares = parameter.own(moments["exp_avg_sq"]) / parameter.ratio.factor
+        ratio = (parameter.ratio or SquareRatio()).taken_over()
+        parameter.use_ratio(ratio)
+        squares = parameter.own(moments["exp_avg_sq"]) / ratio.factor
         values = to_memory(squares, parameter)
         taken = with_second_moment(parameter.state, values, int(moments["step"]))
         parameter.state.load_state_dict(taken)
@@ -67,3 +70,16 @@ def start_with(parameter: ParameterSlot, moments: Mapping[str, Any]) -> None:
         momentum = _factor(parameter) * parameter.own(moments["momentum_buffer"])
         state = parameter.state.state_dict()
         parameter.state.load_state_dict(state | {"momentum": to_memory(momentum, parameter)})
+
+
+def with_second_moment(state: State, values: NDArray[Any], steps: int) -> dict[str, Any]:
+    """Return a state's dict with this second moment, averaged over ``steps`` gradients.
+
+    The number is needed because Adam's bias correction divides by ``1 - beta2**steps``. If it
+    started at 0, a converged moment would count as a thousand times as large, and steps would be
+    far too small.
+    """
+    saved = state.state_dict()
+    step = max(steps, int(saved["step"]))
+    scalars = {**saved["scalars"], "second_moment_steps": float(steps)}
+    return {**saved, "second_moment": values, "step": step, "scalars": scalars}

@@ -12,12 +12,6 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from gradwire._codec import Codec
 from gradwire.torch import backends
 from gradwire.torch.engine.grad_tracker import GradSource, GradTracker
-from gradwire.torch.engine.moments import (
-    is_ahead,
-    mean_momentum,
-    second_moments,
-    start_with,
-)
 from gradwire.torch.engine.pairing import (
     PairingWarning,
     check_pairing,
@@ -81,7 +75,7 @@ class OptimizerLink:
         # Flags on devices, with what they warn of.
         self._unread: list[tuple[str, str, Callable[[], float]]] = []
         self._exchange: Callable[[], Callable[[], None] | None] = lambda: None
-        self._after: Callable[[], Callable[[], None] | None] = lambda: None
+        self._after: Callable[[], Callable[[], None] | None] | None = None
         self._options = list(map(options_of, optimizer.param_groups))
         self._had_momentum = has_momentum(optimizer)
         self._stepping = False
@@ -156,11 +150,12 @@ class OptimizerLink:
         The attached optimizer's step may consist of other optimizers' steps, and a wrapper that has
         it as an attribute makes its step.
         """
-        wraps = any(attribute is self._optimizer for attribute in vars(optimizer).values())
-        if self._stepping or wraps:
+        theirs = _held(optimizer) & self._parameters.keys()
+        wraps = id(self._optimizer) in map(id, vars(optimizer).values())
+        if self._stepping or wraps or not theirs:
             return
-        both = _held(optimizer) & _held(self._optimizer)
-        sent = self.tracker.holding(slot for key, slot in self._parameters.items() if key in both)
+        theirs &= _held(self._optimizer)
+        sent = self.tracker.holding([self._parameters[key] for key in theirs])
         if sent:
             raise UpdateError(
                 f"{name_of(optimizer)} would apply gradients that were exchanged for another "
@@ -179,8 +174,7 @@ class OptimizerLink:
             last.finished and self.tracker.replaced(last.encoded.values())
         ):
             last.applied = True
-        after = self._after()
-        if after is not None:
+        if self._after is not None and (after := self._after()) is not None:
             after()
 
     def _refuse_spoiled(self, *_: object) -> None:
@@ -227,15 +221,13 @@ class OptimizerLink:
         exchange = self._exchange()
         if unsent and exchange is not None:
             exchange()
-        return {
-            id(mark.parameter.tensor): mark.origin >= GradSource.SENT
-            for mark in self.tracker.marks
-            if mark.parameter.computed
-            and (
-                mark.origin >= GradSource.SENT
-                or (mark.origin is GradSource.UNKNOWN and not mark.parameter.paused)
-            )
-        }
+        steps = {}
+        for mark in self.tracker.marks:
+            parameter, is_step = mark.parameter, mark.origin >= GradSource.SENT
+            unknown = mark.origin is GradSource.UNKNOWN and not parameter.paused
+            if parameter.computed and (is_step or unknown):
+                steps[id(parameter.tensor)] = is_step
+        return steps
 
     def _check_changes(self) -> None:
         """Warn if gradients or rates were changed since the backward pass; on a device, later."""
@@ -249,9 +241,10 @@ class OptimizerLink:
             if at not in self._rates and self._updated.keys().isdisjoint(map(id, group["params"])):
                 continue
             before, now = self._rates.get(at, 0.0), group["lr"]
-            known = not isinstance(before, torch.Tensor) and not isinstance(now, torch.Tensor)
-            detail = f", from {before:g} to {now:g} in group {at}" if known else ""
-            self._warn_once(_LATE, detail, before != now)
+            if (differs := before != now) is not False:
+                known = not isinstance(before, torch.Tensor) and not isinstance(now, torch.Tensor)
+                detail = f", from {before:g} to {now:g} in group {at}" if known else ""
+                self._warn_once(_LATE, detail, differs)
 
     def _warn_once(self, text: str, detail: str, flag: bool | torch.Tensor) -> None:
         """Warn if the flag is set, once it can be read without waiting for a device."""
@@ -303,6 +296,8 @@ class OptimizerLink:
         last = self.last
         if last is None or last.applied or last.error is not None or not last.finished:
             return None
+        # If the program has cleared two of three parameters, these two are undone, and the third
+        # one's gradient is applied by a later step.
         unapplied = {slot.name for slot in self.tracker.holding(last.asked)}
         cleared = [slot for name, slot in last.encoded.items() if name not in unapplied]
         if cleared and not self._stepping:  # LBFGS makes passes within its step
@@ -342,15 +337,15 @@ class OptimizerLink:
         rates: list[tuple[Callable[[], float], list[ParameterSlot]]] = []
         absent = dict(self._updated)
         for index, group in enumerate(self._optimizer.param_groups):
-            ids = [key for key in map(id, group["params"]) if key in absent]
-            if ids:
+            slots = [absent.pop(key) for key in map(id, group["params"]) if key in absent]
+            if slots:
                 rate = group["lr"]
                 read: Callable[[], float] = functools.partial(float, rate)
                 if isinstance(rate, torch.Tensor):
                     rate = rate.clone()
                     read = backends.backend_for(rate).number(rate)
                 self._rates[index] = rate
-                rates.append((read, [absent.pop(key) for key in ids]))
+                rates.append((read, slots))
         return [*rates, (float, list(absent.values()))]
 
     def watch(self) -> None:
@@ -374,6 +369,8 @@ class OptimizerLink:
             if not parameter.computed or parameter.paused or parameter.tensor not in states:
                 continue
             begins = parameter.state.step == 0
+            from gradwire.torch.engine.moments import is_ahead, start_with
+
             # The momentum of weight decay stays with the optimizer.
             if begins or anew or parameter.codec.memory.updates:
                 moments = states.pop(parameter.tensor)
@@ -388,6 +385,8 @@ class OptimizerLink:
         the optimizer, which has that of weight decay. With shards, the channel connects the ranks
         that own the same shard.
         """
+        from gradwire.torch.engine.moments import mean_momentum, second_moments
+
         for slot in parameters:
             memory, tensor = slot.codec.memory, slot.tensor
             if memory.updates and slot.state.step > 0:
@@ -405,6 +404,8 @@ class OptimizerLink:
 
     def moments(self) -> dict[torch.Tensor, dict[str, Any]]:
         """Return the states that the optimizer lacks, from this rank's own second moments."""
+        from gradwire.torch.engine.moments import second_moments
+
         return {slot.tensor: second_moments(slot) for slot in self._whole()}
 
     def _whole(self) -> list[ParameterSlot]:
@@ -420,13 +421,11 @@ class OptimizerLink:
 
 
 def _before_step(link: "weakref.ref[OptimizerLink]", optimizer: Optimizer, *_: object) -> None:
-    """Call `before_step` of the link, if it still exists."""
     if (alive := link()) is not None:
         alive.before_step(optimizer)
 
 
 def _held(optimizer: Optimizer) -> set[int]:
-    """Return the ids of the parameters of an optimizer."""
     return {id(tensor) for group in optimizer.param_groups for tensor in group["params"]}
 
 

@@ -68,9 +68,9 @@ def check_pairing(
     """Raise a ValueError if the optimizer would not apply the codec's updates correctly."""
     family = None if optimizer is None else family_of(optimizer)
     if codec.memory.updates and family != "adam":
-        given = "no optimizer" if optimizer is None else name_of(optimizer)
+        name = "no optimizer" if optimizer is None else name_of(optimizer)
         raise ValueError(
-            f"{codec.memory!r} sends steps, not gradients, and got {given}: use {_ADAMW}("
+            f"{codec.memory!r} sends steps, not gradients, and got {name}: use {_ADAMW}("
             "model.parameters(), lr=...), which applies them, or leave the codec out, and "
             "attach(model, optimizer=optimizer) chooses one that suits the optimizer"
         )
@@ -134,9 +134,11 @@ def default_codec(optimizer: object, ratio: float = RATIO) -> Codec:
 
 def options_of(group: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a group that must suit the codec: few, and cheap to compare."""
-    names = ("momentum", "nesterov", "eps", *_UNSUITED)
-    options = {name: group[name] for name in names if name in group}
-    return {**options, "beta2": float(group["betas"][1])} if "betas" in group else options
+    options = {"beta2": float(group["betas"][1])} if "betas" in group else {}
+    for name in ("momentum", "nesterov", "eps", *_UNSUITED):
+        if name in group:
+            options[name] = group[name]
+    return options
 
 
 def _check_equal(codec: Codec, group: Mapping[str, Any], options: Mapping[str, str]) -> None:

@@ -25,11 +25,6 @@ from gradwire.torch.exchange.base import BucketExchange
 T = TypeVar("T")
 
 
-def unscaled() -> float:
-    """Return 1.0, the scale of a loss without a scaler."""
-    return 1.0
-
-
 def broken_by(error: BaseException, text: str) -> ExchangeError:
     """Return an ExchangeError unchanged; wrap any other error in one, as its cause."""
     if isinstance(error, ExchangeError):
@@ -99,11 +94,11 @@ class ExchangePipeline:
         buffer: torch.Tensor,
         *,
         last: bool,
-        read_scale: Callable[[], float] = unscaled,
+        read_scale: Callable[[], float] | None = None,
         unused: bool = True,
     ) -> "torch.futures.Future[torch.Tensor]":
         """Enqueue a flat buffer; return the future of its average, in place. See `BucketTask`."""
-        if self.forked:
+        if os.getpid() != self._pid:
             raise ExchangeError("this process was forked after attach(): it is not a rank")
         on_device = buffer.device.type in self._exchange.device_backends
         bucket = backends.backend_for(buffer).bucket(buffer, on_device)
@@ -203,11 +198,18 @@ class ExchangePipeline:
         sequence = self._sequence
         self._sequence += 1
         try:
-            if task.step is not self._step:
+            step = task.step
+            if step is not self._step:
                 self._in_flight.join()
-                self._close(task.step)
-                self._prepare(task)
-            for reason in (self.broken, self._unsent, task.step.refused):
+                self._close(step)
+                if step.prepare is not None and self.broken is None:
+                    task.bucket.wait()  # it reads what the optimizer keeps on the device
+                    try:
+                        step.prepare()
+                    except AgreementError as error:  # on all ranks, so that the next step may go on
+                        step.refused = error
+                    step.prepare = None
+            for reason in (self.broken, self._unsent, step.refused):
                 if reason is not None:
                     raise reason
             return self._exchange.start(task, sequence)
@@ -216,17 +218,6 @@ class ExchangePipeline:
             if task.step.refused is None:
                 self._unsent = error
             return InFlightBucket(task, sequence, error=error)
-
-    def _prepare(self, task: BucketTask) -> None:
-        step = task.step
-        if step.prepare is None or self.broken is not None:
-            return
-        task.bucket.wait()  # it reads what the optimizer keeps on the device
-        try:
-            step.prepare()
-        except AgreementError as error:  # on all ranks, so that the next step may go on
-            step.refused = error
-        step.prepare = None
 
     def _close(self, following: Step | None) -> None:
         """End the previous step. An incomplete backward pass must leave no trace."""
@@ -276,7 +267,7 @@ class ExchangePipeline:
 
     def _deliver(self, flight: InFlightBucket) -> None:
         task, step = flight.task, flight.task.step
-        step.completed.append(flight)
+        step.completed.append(task.bucket)
         if task.last:
             self._finish(step)
             self._exchange.times.add("wait", task.enqueued)
@@ -286,12 +277,12 @@ class ExchangePipeline:
 
     def _resolve(self, step: Step) -> None:
         while step.completed:
-            task = step.completed.pop(0).task
+            bucket = step.completed.pop(0)
             try:
-                task.bucket.resolve(poisoned=step.error is not None)
+                bucket.resolve(poisoned=step.error is not None)
             except BaseException as error:  # as of a device that is lost: nothing can be written
                 self._break(step, error)
-                future: torch.futures.Future[Any] = task.bucket.future
+                future: torch.futures.Future[Any] = bucket.future
                 if not future.done():
                     future.set_exception(ExchangeError(str(self.broken)))
 

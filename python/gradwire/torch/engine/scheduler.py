@@ -96,7 +96,7 @@ class Scheduler:
         counted = self._counted
         if counted is None:
             return self._waits and not self._warned and step >= EPOCH
-        return counted.epoch_at(step) != self.epoch
+        return counted.epoch_at(step) != self._at.epoch
 
     def advance_to(self, step: int) -> None:
         """Advance a schedule that counts steps, on all ranks at the same one.
@@ -171,7 +171,6 @@ class Scheduler:
         return replace(self._at, critical=critical, norms=norms)
 
     def _move(self, position: Position) -> None:
-        """Compute the codecs of a position, and move to it."""
         self.take(self._computed(position))
 
     def _computed(self, position: Position) -> Position:
@@ -251,11 +250,11 @@ class Scheduler:
         norms = {name: _validate.real("norms", saved["norms"][name]) for name in names}
         config = saved["config"]
         counted = isinstance(config, Mapping) and config.get("kind") == BySteps.kind
-        told = _validate.boolean("told", saved.get("told", epoch > 0 and not counted))
+        is_told = _validate.boolean("told", saved.get("told", epoch > 0 and not counted))
         present = json.loads(json.dumps(self.schedule.get_config()))
         if _without_exchanges(config) != _without_exchanges(present):
-            return self._computed(replace(self._at, epoch=epoch, lr=lr, told=told))
-        position = Position(epoch, lr, critical, norms, told, self._at.mode, measured=measured)
+            return self._computed(replace(self._at, epoch=epoch, lr=lr, told=is_told))
+        position = Position(epoch, lr, critical, norms, is_told, self._at.mode, measured=measured)
         return self._computed(position)
 
 

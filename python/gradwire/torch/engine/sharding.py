@@ -8,7 +8,6 @@ node has the same work in every bucket, and the shares of a node together are th
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -53,18 +52,6 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return shard
 
 
-def as_gradient(values: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """Return values as a gradient of a tensor: a DTensor if the tensor is one."""
-    if local(tensor) is tensor:
-        return values
-    mesh_tensor: Any = tensor.detach()
-    whole = {"shape": mesh_tensor.shape, "stride": mesh_tensor.stride()}
-    gradient: torch.Tensor = mesh_tensor.from_local(
-        values, mesh_tensor.device_mesh, mesh_tensor.placements, run_check=False, **whole
-    )
-    return gradient
-
-
 def laid_out(tensor: torch.Tensor) -> tuple[int, ...]:
     """Return a gradient's strides in a bucket: its parameter's, or row-major if they have gaps."""
     dense = torch.empty_like(tensor, device="meta", memory_format=torch.preserve_format)
@@ -91,17 +78,6 @@ def shard_of(name: str, tensor: torch.Tensor, share: int, shares: int) -> Shard:
     if zlib.crc32(name.encode()) % shares == share:
         return Shard(tuple(tensor.shape), strides, 0, numel)
     return Shard((0,), (1,), 0, 0)
-
-
-def local_shard_of(name: str, tensor: torch.Tensor, share: int, shares: int) -> Shard:
-    """Return this rank's part of a DTensor, as a `Shard`."""
-    here = local(tensor)
-    shard = shard_of(name, tensor, share, shares)
-    whole: Any = tensor
-    ordered = whole.device_mesh.get_local_rank() == share and whole.placements[0].is_shard(0)
-    if ordered and shard.shape == tuple(here.shape) and shard.rows is not None:
-        return shard
-    return Shard(tuple(here.shape), laid_out(here), 0, here.numel())
 
 
 class BucketShards:

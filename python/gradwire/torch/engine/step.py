@@ -1,5 +1,6 @@
 """The objects of the pipeline: steps, the tasks and buckets of each, and their buffers."""
 
+import operator
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -11,7 +12,8 @@ from gradwire.torch import backends
 from gradwire.torch.backends import Backend, Bucket
 from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.parameter import ParameterSlot, SizeLimit
-from gradwire.torch.transport import Work
+
+_LIMIT = operator.attrgetter("limit")
 
 
 @dataclass(slots=True, eq=False)
@@ -25,24 +27,19 @@ class Step:
     # Encodings in progress on devices, with functions that wait for them and record the outcome.
     awaited: dict[object, Callable[[], object]] = field(default_factory=dict)
     error: BaseException | None = None  # why it does not count
-    completed: list["InFlightBucket"] = field(default_factory=list)  # if they wait for its outcome
+    completed: list[Bucket] = field(default_factory=list)  # that wait for its outcome
     limits: list[tuple[SizeLimit, list[int]]] = field(default_factory=list)  # before it
     finished: bool = False
     counted: bool = False
     applied: bool = False  # by the optimizer's step; without attach(optimizer=), nobody looks
     prepare: Callable[[], None] | None = None  # called by the sending thread before it encodes
     refused: BaseException | None = None  # raised by that: no rank exchanges its buckets
-    # Parameters whose ratios were measured in it, and what undoes that.
-    ratios: list[tuple[ParameterSlot, Any]] = field(default_factory=list)
+    ratios: list[Callable[[], None]] = field(default_factory=list)  # undo measurements of these
 
     def observe(self, parameters: Iterable[ParameterSlot], wanted: Iterable[int]) -> None:
         """Update the limits with the largest sizes, in bytes, that any rank wanted."""
-        for parameter, nbytes in zip(parameters, wanted, strict=True):
-            self.limits.append((parameter.limit, parameter.limit.observe(nbytes)))
-
-    def measure_ratio(self, parameter: ParameterSlot, measurement: float, ranks: int) -> None:
-        """Record a measurement, and use it: for the rate of this step, and for moments."""
-        self.ratios.append((parameter, parameter.measure_ratio(measurement, ranks)))
+        limits = list(map(_LIMIT, parameters))
+        self.limits += zip(limits, SizeLimit.observe(limits, wanted), strict=True)
 
     def undo(self, parameters: Iterable[ParameterSlot]) -> None:
         """Roll back the states of these parameters to what they were before this step."""
@@ -60,9 +57,9 @@ class Step:
         while self.awaited:
             self.awaited.popitem()[1]()
         self.undo(list(self.encoded.values()))
+        # The newest first: what was observed at 4,000 and then at 5,000 bytes ends as before both.
         while self.ratios:
-            parameter, before = self.ratios.pop()
-            parameter.restore_ratio(before)
+            self.ratios.pop()()
         while self.limits:
             limit, before = self.limits.pop()
             limit.load(before)
@@ -74,39 +71,28 @@ class BucketTask:
 
     The loss scale is read by the sending thread alone: that may wait for a device. With ``unused``,
     a gradient that is zero on every rank counts as unused: its state stays as it was. ``error`` is
-    the reason why this rank has no gradients to encode, which the exchange tells the other ranks.
+    the reason why this rank has no gradients to encode; exchanges raise it where errors of encodes
+    reach the other ranks.
     """
 
     contents: BucketContents
     bucket: Bucket
     step: Step
     last: bool
-    read_scale: Callable[[], float]
+    read_scale: Callable[[], float] | None
     enqueued: float  # by time.perf_counter
     unused: bool = True
     error: BaseException | None = None
     scale: float = 1.0  # what `read_scale` has returned in the sending thread
 
-    def check(self) -> None:
-        """Raise the error, if there is one. Call it where encoding errors reach the other ranks."""
-        if self.error is not None:
-            raise self.error
 
-
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class InFlightBucket:
-    """One bucket whose collectives are in progress."""
+    """One bucket whose exchange is in progress, or could not be started because of an error."""
 
     task: BucketTask
     sequence: int  # its number since `attach` or the last resume
-    works: tuple[Work, ...] = ()  # collectives to wait for
-    collectives: int = 1  # including completed ones
-    payload: object = None  # what the exchange needs to complete it
-    room: int = 0  # bytes that this rank passes to the collectives, including unused room
-    wire: float = 0.0  # bytes that this rank sends
-    sent: float = 0.0  # by time.perf_counter: the collectives were started
-    finite: bool = False  # whether its average is known to be
-    error: BaseException | None = None  # why the collectives could not be started
+    error: BaseException | None = None
 
 
 class BufferPool:
@@ -133,7 +119,9 @@ class BufferPool:
             if step != self._step:
                 self._step = step
                 longest = 2 * max(self._most)
-                self._free = [entry for entry in self._free if entry[0].numel() <= longest]
+                for at in reversed(range(len(self._free))):
+                    if self._free[at][0].numel() > longest:
+                        del self._free[at]
                 self._most = [0, self._most[0]]
             self._most[0] = max(self._most[0], nbytes)
             fits: tuple[int, int] | None = None  # bytes and place of the shortest that is enough

@@ -1,49 +1,44 @@
-"""The interface of every exchange, and the code that most of them share."""
+"""The exchange of one bucket: the machine of two threads, and the base of what is exchanged."""
 
 import abc
+import operator
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Protocol, TypeAlias, final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from gradwire._outside import SelectingCodec
-from gradwire.torch.backends import Table
+from gradwire.exchange import AllReduce
+from gradwire.exchange import Exchange as Part
+from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.metrics import Outcomes, StepTimes
 from gradwire.torch.engine.parameter import BucketSlice
 from gradwire.torch.engine.step import BucketTask, BufferPool, InFlightBucket
 from gradwire.torch.errors import ExchangeError
-from gradwire.torch.exchange.checksums import AverageChecksums
-from gradwire.torch.exchange.dense import naming, overflow_error, receive_sparse, send_sparse
-from gradwire.torch.exchange.squares import find_due, measure
-from gradwire.torch.exchange.wire import wait
-from gradwire.torch.transport import Channel
+from gradwire.torch.exchange.dense import naming, overflow_error, take_buffers
+from gradwire.torch.exchange.wire import ALL_BITS, Checksum, Verdict, wait
+from gradwire.torch.transport import Channel, Work
+
+_IS_CPU = operator.attrgetter("is_cpu")
 
 Positions: TypeAlias = Sequence[NDArray[np.uint32] | None]
 
 
 class BucketExchange(Protocol):
-    """The interface of all exchanges: directly between ranks, or inside nodes first.
+    """The interface of both exchanges: directly between ranks, or inside nodes first."""
 
-    `start` runs in the sending thread, `receive` in the receiving thread.
-    """
-
-    @property
-    def times(self) -> StepTimes:
-        """Running sums of all buckets."""
-
-    @property
-    def device_backends(self) -> Mapping[str, str]:
-        """The device types on which frames stay, with the communication backend for each."""
+    times: StepTimes  # running sums of all buckets
+    device_backends: Mapping[str, str]  # of the device types on which frames stay
 
     def start(self, task: BucketTask, sequence: int) -> InFlightBucket:
-        """Start the exchange of a bucket, sparse or not."""
+        """Start the exchange of a bucket, sparse or not, in the sending thread."""
 
     def receive(self, flight: InFlightBucket) -> None:
-        """Wait for a bucket and write the average into its buffer.
+        """Wait for a bucket and write the average into its buffer, in the receiving thread.
 
         All ranks raise a GradientError if a gradient was not finite on some rank, or the result
         overflowed; an ExchangeError if a collective failed, a rank could not encode, or the ranks
@@ -54,150 +49,227 @@ class BucketExchange(Protocol):
         """Release the channels, without closing them, and memory."""
 
 
-class ExchangeBase(abc.ABC):
-    """Encodes, exchanges and decodes buckets.
+class AverageChecksums:
+    """The checksum of the last average of each bucket, sent with the next exchange of that bucket.
+
+    By then all buckets of the step have been averaged, on every rank. All exchanges that decode
+    frames write the same bits on every rank, whatever its hardware. So a difference means that a
+    link, a memory or a decoder has changed a value, and that the replicas have drifted apart.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[int, tuple[int, float, int | torch.Tensor]] = {}
+
+    def note(self, flight: InFlightBucket) -> None:
+        """Record the checksum of the average that a bucket holds."""
+        task = flight.task
+        total = task.bucket.checksum()
+        self._last[task.contents.digest] = flight.sequence + 1, task.scale, total
+
+    def last(self, contents: BucketContents) -> Checksum:
+        """Return the checksum of a bucket's last average, or one that matches any other."""
+        number, scale, total = self._last.get(contents.digest, Checksum())
+        return Checksum(number, scale, int(total) & ALL_BITS)
+
+    def unread(self, contents: BucketContents) -> tuple[Checksum, torch.Tensor | None]:
+        """Return the same without waiting: a total that is on a device is returned separately."""
+        number, scale, total = self._last.get(contents.digest, Checksum())
+        if isinstance(total, torch.Tensor):
+            return Checksum(number, scale), total
+        return self.last(contents), None
+
+    def compare(self, contents: BucketContents, verdicts: Sequence[Verdict]) -> None:
+        """Raise an ExchangeError, the same on all ranks, if the averages of two ranks differ."""
+        first: dict[tuple[int, float], tuple[int, int]] = {}
+        for rank, verdict in enumerate(verdicts):
+            number, scale, total = verdict.checksum
+            other, expected = first.setdefault((number, scale), (rank, total))
+            if number and total != expected:
+                raise ExchangeError(
+                    f"ranks {other} and {rank} got different averages from the same frames in the "
+                    f"previous step, for the bucket with {contents.names[0]!r}: a link, memory or "
+                    "a device has changed bytes. Their parameters have differed since: restart "
+                    "from a checkpoint",
+                    rank,
+                )
+
+
+class RankExchange:
+    """Takes every bucket through the same states: sent, headers read, averages written.
 
     `start` and `receive` run in two threads, each of which sees the buckets in DDP's order, which
     is the same on every rank. So the collectives have the same order everywhere if each bucket
-    starts the same ones on every rank: an exchange must not base decisions on what only one rank
-    knows.
+    starts the same ones on every rank: nothing that only one rank knows may decide on them.
 
-    Its channels are used by nothing else: one is for the collectives that `send` starts, and
-    ``second`` for those of the receiving thread, as collectives of two threads would start in
-    undefined order. With ``check_result``, an average that overflows is an error, which a loss
-    scaler must learn of.
+    The exchange is ``part``, or if that is None, that of the codecs of each bucket; ``kind_of``
+    returns the class for it, or for sparse buckets if it is given None. The channels are used by
+    nothing else: one is for the collectives that `Transfer.send` starts, and ``second`` for those
+    of the receiving thread, as collectives of two threads would start in undefined order. With
+    ``check_result``, an average that overflows is an error, which a loss scaler must learn of.
     """
-
-    _KEPT: ClassVar[int] = 32
 
     def __init__(
         self,
+        part: Part | None,
+        kind_of: Callable[[Part | None], type["Transfer"]],
         channel: Channel,
+        second: Channel | None,
         device_backends: Mapping[str, str],
         *,
         check_result: bool,
-        second: Channel | None = None,
     ) -> None:
-        self._channels: tuple[Channel, Channel | None] | None = channel, second
+        self._part = part
+        self._kind_of = kind_of
+        self._kinds: dict[Part | None, type[Transfer]] = {}
+        if part is not None:
+            self._kinds[part] = kind_of(part)
+        self._channels: tuple[Any, Any] | None = channel, second
         self.device_backends = device_backends
-        self._check_result = check_result
+        self.check_result = check_result
         self.world_size = channel.size
         self.rank = channel.rank
         self.times = StepTimes()
         self._received = 0.0  # when the last bucket was done, by time.perf_counter
-        self._checksums = AverageChecksums()  # where averages are decoded
-        self._frames = BufferPool()  # for what this rank encodes
-        self._buffers = BufferPool()  # for what collectives fill
+        self.checksums = AverageChecksums()  # where averages are decoded
+        self.frames = BufferPool()  # for what this rank encodes
+        self.buffers = BufferPool()  # for what collectives fill
         # Gloo's threads release a collective's tensors shortly after it completes. If these had no
         # reference here, those threads would need the GIL to free them, and old releases of torch
-        # (such as 2.4) hold the GIL while they wait for those threads to end.
-        self._recent: deque[torch.Tensor] = deque(maxlen=self._KEPT)
+        # (such as 2.4) hold the GIL while they wait for those threads to end. One bucket's messages
+        # between owners are 8 tensors, some as long as all of its frames.
+        divides = part is not None and part.divides
+        self.recent: deque[torch.Tensor] = deque(maxlen=8 if divides else 32)
 
     def close(self) -> None:
         """Release the channels, without closing them, and memory."""
         self._channels = None
-        self._frames.clear()
-        self._buffers.clear()
+        self.frames.clear()
+        self.buffers.clear()
 
     @property
-    def channel(self) -> Channel:
-        """The channel for collectives that `send` starts."""
+    def channels(self) -> tuple[Any, Any]:
+        """The channels of the sending and of the receiving thread."""
         if self._channels is None:
             raise ExchangeError("the exchange was closed")
-        return self._channels[0]
+        return self._channels
 
-    @property
-    def second(self) -> Channel:
-        """The channel for collectives of the receiving thread."""
-        second = None if self._channels is None else self._channels[1]
-        if second is None:
-            raise ExchangeError("the exchange was closed")
-        return second
-
-    def _keep(self, *tensors: torch.Tensor) -> None:
-        """Keep tensors of a collective for a while, if they are on the host."""
-        for tensor in tensors:
-            if tensor.is_cpu:
-                self._recent.append(tensor)
-
-    # What an exchange is ----------------------------------------------------------------------
-
-    @abc.abstractmethod
-    def send(self, task: BucketTask, sequence: int) -> InFlightBucket:
-        """Encode a bucket and start its collectives. Never called for a sparse gradient."""
-
-    @abc.abstractmethod
-    def _read_headers(self, flight: InFlightBucket) -> NDArray[np.uint8]:
-        """Return the headers of all ranks, once the collectives of `send` have completed."""
-
-    @abc.abstractmethod
-    def _combine(self, flight: InFlightBucket, headers: NDArray[np.uint8]) -> None:
-        """Write the average into the task's buffer, or raise the error in the headers."""
-
-    @final
     def start(self, task: BucketTask, sequence: int) -> InFlightBucket:
         """Start the exchange of a bucket, sparse or not."""
-        if task.contents.sparse:
-            flight = send_sparse(self.channel, task, sequence)
-        else:
-            with task.bucket.sending():
+        part, compressed = self._part, task.contents.compressed
+        if part is None:
+            part = compressed[0].codec.exchange if compressed else AllReduce()
+        key = None if task.contents.sparse else part
+        kind = self._kinds.get(key)
+        if kind is None:
+            kind = self._kinds[key] = self._kind_of(key)
+        flight = kind(self, part, task, sequence)
+        with task.bucket.sending():
+            if task.read_scale is not None:
                 try:
                     task.scale = task.read_scale()
                 except BaseException as error:  # of any kind: the other ranks wait
                     task.error = task.error or error
-                due = find_due(task)
-                nbytes = measure(task, due, self.channel) if due else 0
-                flight = self.send(task, sequence)
-            if nbytes:
-                sent = 2 * nbytes * (self.world_size - 1) / self.world_size
-                self._count(flight, nbytes, sent)
+            if task.contents.computed and self.world_size > 1:
+                from gradwire.torch.engine.square_ratio import find_due, measure
+
+                if due := find_due(task):
+                    flight.collectives = 1
+                    flight.room = measure(task, due, self.channels[0])
+                    flight.wire = 2 * flight.room * (self.world_size - 1) / self.world_size
+            flight.send()
         flight.sent = time.perf_counter()
         return flight
 
-    @final
     def receive(self, flight: InFlightBucket) -> None:
         """Wait for a bucket and write the average into its buffer; see `BucketExchange.receive`."""
         if flight.error is not None:
             raise flight.error
-        task, sparse = flight.task, flight.task.contents.sparse
-        with task.bucket.receiving():
-            # Time in which several buckets are on their way counts once.
-            start = max(flight.sent or time.perf_counter(), self._received)
+        assert isinstance(flight, Transfer)
+        bucket, times = flight.bucket, self.times
+        with bucket.receiving():
+            # Buckets that are on their way from 0 to 10 ms and from 4 to 12 ms count 12 ms.
+            start = max(flight.sent, self._received)
             for work in flight.works:
                 wait(work, flight.sequence)
-            headers = None if sparse else self._read_headers(flight)
-            start = self.times.add("exchange", start)
-            # As in plain DDP: sparse gradients go from all to all, others around a ring.
-            dense = flight.room * self.world_size // 2 if sparse else task.bucket.nbytes
-            self.times.sent(flight.collectives, flight.room, flight.wire, dense)
-            if headers is None:
-                receive_sparse(flight, check_result=self._check_result)
-            else:
-                self._combine(flight, headers)
-                # A scaler must learn of a result that overflowed.
-                if self._check_result and not (flight.finite or task.bucket.finite()):
-                    raise overflow_error(task)
-                task.bucket.store()
-                self.times.add("decode", start)
-        self._received = time.perf_counter()
+            try:
+                flight.read_headers()
+                start = times.add("exchange", start)
+                times.sent(flight.collectives, flight.room, flight.wire, flight.dense_nbytes)
+                flight.combine()
+            finally:
+                flight.release()
+            # A scaler must learn of a result that overflowed.
+            if self.check_result and not (flight.finite or bucket.finite()):
+                raise overflow_error(flight.task)
+            bucket.store(flight.result)
+            self._received = times.add("decode", start)
 
-    def _count(self, flight: InFlightBucket, room: int, sent: float) -> None:
-        """Count one more collective of a bucket."""
-        flight.collectives += 1
-        flight.room += room
-        flight.wire += sent
 
-    # What exchanges are made of ---------------------------------------------------------------
+class Transfer(InFlightBucket, abc.ABC):
+    """One bucket in a `RankExchange`; each kind of exchange is a subclass of three methods.
 
-    def _encode(
+    What they leave for each other are attributes. The collectives that `send` starts are waited for
+    before `read_headers` is called; memory that it takes is reused after `combine`.
+    """
+
+    def __init__(self, exchange: RankExchange, part: Part, task: BucketTask, sequence: int) -> None:
+        super().__init__(task, sequence)
+        self.exchange, self.part = exchange, part
+        self.contents, self.bucket = task.contents, task.bucket
+        self.works: list[Work] = []  # collectives to wait for
+        self._memory: list[torch.Tensor] = []
+        self.collectives = 0  # including completed ones
+        self.room = 0  # bytes that this rank passes to them, including unused room
+        self.wire = 0.0  # bytes that this rank sends
+        self.dense_nbytes = self.bucket.nbytes  # of what plain DDP sends around a ring
+        self.sent = 0.0  # by time.perf_counter: the collectives were started
+        self.finite = False  # whether its average is known to be
+        self.result: torch.Tensor | None = None  # a sparse average, which is no part of the bucket
+
+    @abc.abstractmethod
+    def send(self) -> None:
+        """Encode the bucket and start its collectives, whatever fails: the other ranks wait."""
+
+    @abc.abstractmethod
+    def read_headers(self) -> None:
+        """Read what all ranks tell of the bucket; an error may be left to `combine`."""
+
+    @abc.abstractmethod
+    def combine(self) -> None:
+        """Write the average into the bucket, or raise the error in the headers."""
+
+    # What these are made of -------------------------------------------------------------------
+
+    def take(self, *sizes: int) -> list[torch.Tensor]:
+        """Take memory for collectives, until these are done; see `take_buffers`."""
+        self._memory = take_buffers(self.task, self.exchange.buffers, *sizes)
+        return self._memory
+
+    def release(self) -> None:
+        """Give the memory back, once the work of the receiving thread on it is done."""
+        if self._memory:
+            mark = self.bucket.used(*self._memory)
+            for tensor in self._memory:
+                self.exchange.buffers.give(tensor, mark)
+
+    def begin(
+        self, collective: Callable[..., Work], *tensors: torch.Tensor, room: int, sent: float
+    ) -> None:
+        """Start a collective on these tensors, which are kept for a while, and count it."""
+        self.exchange.recent.extend(filter(_IS_CPU, tensors))
+        self.works.append(collective(*tensors))
+        self.collectives += 1
+        self.room += room
+        self.wire += sent
+
+    def encode(
         self,
-        task: BucketTask,
         pieces: Sequence[BucketSlice],
         limits: Sequence[int],
         out: torch.Tensor,
         positions: Positions = (),
     ) -> Outcomes:
-        """Encode pieces of a bucket, and record them in the step so that it can undo them.
+        """Encode pieces of the bucket, and record them in the step so that it can undo them.
 
         The frames, of limited sizes, are concatenated in ``out``. They have the given positions of
         each piece; where these are None, its codec selects. Raises a GradientError if a gradient is
@@ -214,32 +286,27 @@ class ExchangeBase(abc.ABC):
             ends += [piece.start, piece.stop]
             if positions[index] is None and isinstance(codec._encoder, SelectingCodec):
                 with naming(piece):
-                    gradient = self._gradient(task, piece)
+                    gradient = self._gradient(piece)
                     positions[index] = codec._encoder.positions(gradient, state)
-        table, error = task.bucket.encode(codecs, states, ends, limits, positions, out, task.scale)
-        outcomes = self._outcomes(task, table)
+        scale = self.task.scale
+        table, error = self.bucket.encode(codecs, states, ends, limits, positions, out, scale)
+        outcomes = Outcomes.of(table, zero=self.task.unused)
         done = outcomes.nbytes.size
-        self._record(task, pieces[:done])
+        self.record(pieces[:done])
         if error is not None:
             with naming(pieces[done]):
                 raise error
         return outcomes
 
-    def _gradient(self, task: BucketTask, piece: BucketSlice) -> NDArray[Any]:
+    def _gradient(self, piece: BucketSlice) -> NDArray[Any]:
         """Return a gradient without the loss scale, as an array that a codec can read in place."""
-        return task.bucket.gradient(piece.start, piece.stop, task.scale)
+        return self.bucket.gradient(piece.start, piece.stop, self.task.scale)
 
-    def _outcomes(self, task: BucketTask, table: Table) -> Outcomes:
-        """Read the table of an encode."""
-        outcomes = Outcomes.of(table)
-        if not task.unused:
-            outcomes.zero[:] = 0
-        return outcomes
-
-    def _record(self, task: BucketTask, pieces: Sequence[BucketSlice]) -> None:
+    def record(self, pieces: Sequence[BucketSlice]) -> None:
         """Record encodes in the step, which may undo them; measure gradients if asked to."""
+        encoded = self.task.step.encoded
         for piece in pieces:
             parameter = piece.parameter
-            task.step.encoded[parameter.name] = parameter
+            encoded[parameter.name] = parameter
             if parameter.measured is not None:
-                parameter.measure(self._gradient(task, piece))
+                parameter.measure(self._gradient(piece))

@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -17,11 +17,10 @@ from gradwire.torch.exchange.dense import divide, overflow_error, sum_dtype, tak
 from gradwire.torch.transport import Channel, LocalChannel, RankTopology
 
 
-@dataclass(slots=True, eq=False)
-class _Share:
-    """The exchange of this rank's share of a bucket between the nodes."""
+class DividedBucket(InFlightBucket):
+    """One bucket that the ranks of a node divide, with the exchange of this rank's share."""
 
-    flight: InFlightBucket
+    share: InFlightBucket | None = None  # None: it could not be started
     memory: torch.Tensor  # the bytes that hold the share
     nbytes: int  # sent to the other ranks of the node before
     seconds: float  # time of that
@@ -71,32 +70,34 @@ class HierarchicalExchange:
 
     def start(self, task: BucketTask, sequence: int) -> InFlightBucket:
         """Sum this rank's share of a bucket inside the node, and start its exchange."""
-        start = time.perf_counter()
+        start, flight = time.perf_counter(), DividedBucket(task, sequence)
         with task.bucket.sending():
-            share, memory, nbytes = self._sum(task, sequence)
-        seconds = time.perf_counter() - start
-        flight = self._between.start(share, sequence)
-        return InFlightBucket(task, sequence, payload=_Share(flight, memory, nbytes, seconds))
+            share = self._sum(flight)
+        flight.seconds = time.perf_counter() - start
+        flight.share = self._between.start(share, sequence)
+        return flight
 
-    def _sum(self, task: BucketTask, sequence: int) -> tuple[BucketTask, torch.Tensor, int]:
-        """Return the mean of this rank's share over the node, its memory, and the bytes sent.
+    def _sum(self, flight: DividedBucket) -> BucketTask:
+        """Return the mean of this rank's share over the node.
 
-        An error of this rank alone becomes that of the returned task, as in `take_buffers`.
+        An error of this rank alone becomes that of the task, as in `take_buffers`.
         """
-        cut, bucket, place = task.contents.cut, task.bucket, self._place
+        task, place = flight.task, self._place
+        cut, bucket = task.contents.cut, task.bucket
         assert cut is not None
         assert self._scatter is not None
         nbytes = place.shares * cut.room * bucket.itemsize
-        buffers, task = take_buffers(task, [(self._sums, nbytes)] * 2)
+        flight.nbytes = nbytes // place.shares * (place.shares - 1)
+        buffers = take_buffers(task, self._sums, nbytes, nbytes)
         sent, received = (buffer[:nbytes] for buffer in buffers)
         rows = sent.view(bucket.dtype).view(place.shares, cut.room)
         try:
             for row, runs, length in zip(rows, cut.runs, cut.numels, strict=True):
                 bucket.pack(runs, row[:length])
         except BaseException as error:  # of any kind: the other ranks of the node wait
-            task = replace(task, error=task.error or error)
-        self._keep(sent, received)
-        wire.wait(self._scatter.all_to_all(received, sent), sequence)
+            task.error = task.error or error
+        self._hold(sent, received)
+        wire.wait(self._scatter.all_to_all(received, sent), flight.sequence)
         numel, dtype = cut.numels[place.share], sum_dtype(bucket.dtype)
         try:
             memory = self._sums.take(numel * dtype.itemsize, task.step.number, bucket)
@@ -107,14 +108,13 @@ class HierarchicalExchange:
                 share += part
             share = divide(share, place.shares).to(bucket.buffer.device)
         except BaseException as error:  # of any kind: those that have the same share wait
-            task = replace(task, error=task.error or error)
+            task.error = task.error or error
             memory = share = torch.empty(0, dtype=dtype, device=bucket.buffer.device)
         for buffer in buffers:  # to this thread, which works in its own order
             self._sums.give(buffer)
+        flight.memory = memory
         there = share.device.type in self._between.device_backends
-        share_bucket = backends.backend_for(share).bucket(share, there)
-        sent_nbytes = nbytes // place.shares * (place.shares - 1)
-        return replace(task, bucket=share_bucket), memory, sent_nbytes
+        return replace(task, bucket=backends.backend_for(share).bucket(share, there))
 
     # The receiving thread ---------------------------------------------------------------------
 
@@ -123,22 +123,20 @@ class HierarchicalExchange:
 
         Errors are as in `BucketExchange.receive`: of any share, and thus of any rank.
         """
-        if isinstance(flight.payload, _Share):
-            self.times.node_bytes += flight.payload.nbytes
-            self.times.seconds["node"] += flight.payload.seconds
-        error, values, share = flight.error, None, flight.payload
-        if isinstance(share, _Share):
+        task, error, values = flight.task, flight.error, None
+        if isinstance(flight, DividedBucket) and flight.share is not None:
+            self.times.node_bytes += flight.nbytes
+            self.times.seconds["node"] += flight.seconds
             try:
-                self._between.receive(share.flight)
-                values = self._values(flight.task, share.flight.task)
+                self._between.receive(flight.share)
+                values = self._values(task, flight.share.task)
             except BaseException as raised:  # of any kind: the other ranks of the node wait
                 error = raised
-        with flight.task.bucket.receiving():
+        with task.bucket.receiving():
             self._gather_shares(flight, error, values)
-            if isinstance(share, _Share):
+            if isinstance(flight, DividedBucket):
                 # In the stream that took the averages.
-                self._sums.give(share.memory, flight.task.bucket.used(share.memory))
-                flight.payload = None
+                self._sums.give(flight.memory, task.bucket.used(flight.memory))
 
     def _values(self, task: BucketTask, share: BucketTask) -> torch.Tensor:
         """Return the averages of this rank's share in the bucket's dtype."""
@@ -165,9 +163,9 @@ class HierarchicalExchange:
         room = cut.room * task.bucket.itemsize
         nbytes = wire.MESSAGE_NBYTES + room
         sizes = nbytes, place.shares * nbytes
-        buffers, failed = take_buffers(task, [(self._gathers, size) for size in sizes])
+        buffers = take_buffers(task, self._gathers, *sizes)
         mine, gathered = (buffer[:size] for buffer, size in zip(buffers, sizes, strict=True))
-        error = _of_all_ranks(error or failed.error, _starts(task), place)
+        error = _of_all_ranks(error or task.error, _starts(task), place)
         # Layouts are those of shares, which differ inside a node.
         message = np.zeros(wire.MESSAGE_NBYTES, np.uint8)
         wire.write_verdict(message, 0, flight.sequence, error)
@@ -175,14 +173,14 @@ class HierarchicalExchange:
         if values is not None:
             end = wire.MESSAGE_NBYTES + values.nbytes
             mine[wire.MESSAGE_NBYTES : end] = values.view(torch.uint8).to(mine.device)
-        self._keep(mine, gathered)
+        self._hold(mine, gathered)
         wire.wait(self._gather.all_gather(gathered, mine), flight.sequence)
         rows = gathered.view(place.shares, nbytes)
         self.times.node_bytes += mine.numel() * (place.shares - 1)
         if error is not None and not isinstance(error, ExchangeError | GradientError):
             raise error
         messages = rows[:, : wire.MESSAGE_NBYTES].cpu().numpy()
-        wire.raise_first(wire.read_verdicts(messages, 0, flight.sequence))
+        wire.read_verdicts(messages, 0, flight.sequence)
         if room:
             for row, runs, numel in zip(rows, cut.runs, cut.numels, strict=True):
                 part = row[wire.MESSAGE_NBYTES :][: numel * task.bucket.itemsize]
@@ -193,13 +191,11 @@ class HierarchicalExchange:
             self._gathers.give(buffer, mark)
         self.times.add("node", start)
 
-    def _keep(self, *views: torch.Tensor) -> None:
-        """Keep tensors on the host that a collective may still hold."""
+    def _hold(self, *views: torch.Tensor) -> None:
         self._recent.extend(view for view in views if view.is_cpu)
 
 
 def _starts(task: BucketTask) -> dict[str, int]:
-    """Return where this rank's share of each parameter of a bucket starts."""
     slots = [piece.parameter for piece in (*task.contents.pieces, *task.contents.dense)]
     return {slot.name: slot.share.start for slot in slots if slot.share is not None}
 
@@ -244,4 +240,4 @@ class Confirmation:
         )
         with wire.explained("another rank of this node did not finish the same backward pass"):
             self._channel.all_gather(self._every.view(-1), self._mine).wait()
-        wire.raise_first(wire.read_verdicts(self._every.numpy(), 0, 0))
+        wire.read_verdicts(self._every.numpy(), 0, 0)

@@ -8,17 +8,18 @@ parameters: a resumed run, which starts with other buckets, must not differ.
 
 import struct
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from gradwire._native import Frame, pack_positions, unpack_positions
 from gradwire.torch.engine.metrics import Outcomes
 from gradwire.torch.engine.parameter import BucketSlice
-from gradwire.torch.engine.step import BucketTask
 from gradwire.torch.errors import ExchangeError
-from gradwire.torch.exchange.value_sum import SharedSelection, ValueSumExchange
+from gradwire.torch.exchange.value_sum import SummedBucket
 from gradwire.torch.exchange.wire import wait
 
 _RECORD = struct.Struct("<II")  # size of the positions in bytes, and their size without a limit
@@ -27,73 +28,67 @@ _LEAST = 64  # smallest limit of a frame in bytes: its header must fit
 _TRIES = 9
 
 
-class LeaderExchange(ValueSumExchange):
+class LedBucket(SummedBucket):
     """Sums values at the positions selected by one rank, the leader."""
 
-    # The sending thread -----------------------------------------------------------------------
-
-    def _select_shared(self, task: BucketTask, sequence: int) -> SharedSelection:
+    @override
+    def select(self) -> object:
         """Broadcast positions from each rank that leads any piece, in the same order everywhere."""
-        count = len(task.contents.pieces)
-        nothing = np.empty(0, np.uint32)
-        selection = SharedSelection([0] * count, [nothing] * count, {}, [0] * count)
+        pieces, exchange = self.contents.pieces, self.exchange
+        self.counts = [0] * len(pieces)
+        self.positions = [np.empty(0, np.uint32)] * len(pieces)
         by_leader: dict[int, list[int]] = {}
-        for index, piece in enumerate(task.contents.pieces):
-            leader = (task.step.number + piece.parameter.turn) % self.world_size
+        for index, piece in enumerate(pieces):
+            leader = (self.task.step.number + piece.parameter.turn) % exchange.world_size
             by_leader.setdefault(leader, []).append(index)
         messages = []
         for leader, members in by_leader.items():
-            limits = [task.contents.pieces[index].parameter.limit.nbytes for index in members]
+            limits = [pieces[index].parameter.limit.nbytes for index in members]
             message = torch.zeros(len(members) * _RECORD.size + sum(limits), dtype=torch.uint8)
-            if leader == self.rank:
-                self._select_as_leader(task, members, limits, message.numpy(), selection)
-            self._keep(message)
-            work = self.channel.broadcast(message, leader)
-            selection.collectives += 1
-            selection.room += message.numel()
-            messages.append((members, message, work))
-        for members, message, work in messages:
-            wait(work, sequence)
-            self._read(task, members, message.numpy(), selection)
-        return selection
+            if leader == exchange.rank:
+                self._select_as_leader(members, limits, message.numpy())
+            nbytes, share = message.numel(), 1 - 1 / exchange.world_size
+            broadcast = partial(exchange.channels[0].broadcast, source=leader)
+            self.begin(broadcast, message, room=nbytes, sent=nbytes * share)
+            messages.append((members, message))
+        for members, message in messages:
+            wait(self.works.pop(0), self.sequence)
+            self._read(members, message.numpy())
+        return None
 
     def _select_as_leader(
-        self,
-        task: BucketTask,
-        members: Sequence[int],
-        limits: Sequence[int],
-        message: NDArray[np.uint8],
-        selection: SharedSelection,
+        self, members: Sequence[int], limits: Sequence[int], message: NDArray[np.uint8]
     ) -> None:
         """Select entries and write their positions, or write that this rank failed."""
         at = len(members) * _RECORD.size
         try:
-            task.check()
+            if self.task.error is not None:
+                raise self.task.error
             for place, (index, limit) in enumerate(zip(members, limits, strict=True)):
-                positions, wanted, encoded = self._lead(task, task.contents.pieces[index], limit)
+                positions, wanted, encoded = self.lead(self.contents.pieces[index], limit)
                 nbytes = len(positions)
                 message[at : at + nbytes] = np.frombuffer(positions, np.uint8)
                 _RECORD.pack_into(message.data, place * _RECORD.size, nbytes, wanted)
                 at += nbytes
-                selection.encoded[index] = encoded
+                self.encoded[index] = encoded
         except BaseException as error:  # of any kind: the other ranks wait for this message
-            selection.error = error
+            self.failure = error
             _RECORD.pack_into(message.data, 0, _FAILED, 0)
 
-    def _lead(
-        self, task: BucketTask, piece: BucketSlice, limit: int
+    def lead(
+        self, piece: BucketSlice, limit: int
     ) -> tuple[bytes, int, tuple[Outcomes, torch.Tensor]]:
         """Encode one parameter, repeatedly until its positions fit into a number of bytes.
 
         Returns the positions, their size without the limit, the outcome, and the values where
         frames are. Raises an ExchangeError if no positions fit.
         """
-        parameter, bucket = piece.parameter, task.bucket
+        parameter, bucket, pool = piece.parameter, self.bucket, self.exchange.frames
         most, room, wanted = parameter.codec.max_encoded_len(parameter.numel), 0, 0
-        frames = self._frames.take(most, task.step.number, bucket)
+        frames = pool.take(most, self.task.step.number, bucket)
         try:
             for _ in range(_TRIES):
-                outcomes = self._encode(task, [piece], [room or most], frames)
+                outcomes = self.encode([piece], [room or most], frames)
                 nbytes = int(outcomes.nbytes[0])
                 frame = Frame(bucket.read_headers(frames.view(1, -1), nbytes)[0])
                 positions = pack_positions(frame)
@@ -103,32 +98,24 @@ class LeaderExchange(ValueSumExchange):
                     return positions, wanted, (outcomes, values)
                 # Entries that are left out stay in the residual, as with a full slot.
                 room = max(_LEAST, (room or nbytes) * limit // len(positions) - 8)
-                task.step.undo([parameter])
+                self.task.step.undo([parameter])
         finally:
-            self._frames.give(frames)  # to this thread, which works in its own order
+            pool.give(frames)  # to this thread, which works in its own order
         message = f"{limit} bytes are too few for any positions of {parameter.name!r}"
         raise ExchangeError(message)
 
-    def _read(
-        self,
-        task: BucketTask,
-        members: Sequence[int],
-        message: NDArray[np.uint8],
-        selection: SharedSelection,
-    ) -> None:
+    def _read(self, members: Sequence[int], message: NDArray[np.uint8]) -> None:
         at = len(members) * _RECORD.size
-        records = [
-            _RECORD.unpack_from(message.data, place * _RECORD.size) for place in range(len(members))
-        ]
+        records = list(_RECORD.iter_unpack(message[:at].tobytes()))
         if records[0][0] == _FAILED:
             return  # the leader reports the reason with its values
         for index, (nbytes, wanted) in zip(members, records, strict=True):
-            parameter = task.contents.pieces[index].parameter
+            parameter = self.contents.pieces[index].parameter
             if at + nbytes > message.size:
                 raise ExchangeError(f"the positions of {parameter.name!r} exceed their size limit")
             positions = unpack_positions(message[at : at + nbytes], parameter.numel)
-            selection.positions[index] = positions
-            selection.counts[index] = positions.size
-            selection.nbytes[index] = nbytes
-            task.step.observe([parameter], [wanted])
+            self.positions[index] = positions
+            self.counts[index] = positions.size
+            self.nbytes[index] = nbytes
+            self.task.step.observe([parameter], [wanted])
             at += nbytes

@@ -18,23 +18,23 @@ then the ranks share the errors instead, and raise the same one.
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import ClassVar, cast
+from typing import cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from gradwire.errors import NonFiniteError
 from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.parameter import ParameterSlot
-from gradwire.torch.engine.step import BucketTask, InFlightBucket
 from gradwire.torch.errors import ExchangeError, GradientError
 from gradwire.torch.exchange import wire
-from gradwire.torch.exchange.base import ExchangeBase
+from gradwire.torch.exchange.base import Transfer
 from gradwire.torch.exchange.dense import divide, pack_dense, sum_dtype, unpack_dense
-from gradwire.torch.transport import LocalChannel
+from gradwire.torch.transport import Work
 
 # More than any frame has, whatever its codec: besides its entries, and for each of them.
 _FRAME_NBYTES, _ENTRY_NBYTES = 4096, 32
@@ -98,6 +98,7 @@ def _runs_of(parameter: ParameterSlot, size: int) -> tuple[list[int], list[int]]
     if numel > run * (size - 1):  # one run would not be enough, or two could have one owner
         bounds = _divide_evenly(numel, size)
     else:
+        # With runs of 250, 600 entries after 100 others are cut at 150 and 400.
         inside = range(run * (first + 1), before + numel, run)
         bounds = [0, *(bound - before for bound in inside), numel]
     step: int = parameter.codec._codec.cut_step(numel)
@@ -142,182 +143,159 @@ def _aside(contents: BucketContents, runs: Sequence[_Run]) -> Iterator[None]:
         yield
 
 
-@dataclass(slots=True, eq=False)
-class _Messages:
-    """The messages of one bucket."""
+class OwnedBucket(Transfer):
+    """One bucket whose parts of frames go to their owners, which send encoded sums to all ranks.
+
+    Both channels are a `LocalChannel`; the second one supports tensors on the device of frames.
+    """
 
     ownership: _Ownership
     # For all owners, one after another: dense entries, and parts of frames; None if there are none.
-    parts: torch.Tensor | None
-    mark: object  # of the work that has made them
+    parts: torch.Tensor | None = None
+    mark: object = None  # of the work that has made them
     sizes: list[int]  # of the parts for each owner
     fronts: torch.Tensor  # messages of all ranks, each with its zero flags
-    error: BaseException | None = None  # why this rank has no parts
-    # Parameters whose gradients are zero on every rank.
-    unused: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
+    failure: BaseException | None = None  # why this rank has no parts
+    unused: NDArray[np.bool_]  # parameters whose gradients are zero on every rank
     # Of all owners: means of dense entries, and frames of sums; and the bytes of each owner's.
-    merged: torch.Tensor | None = None
-    lengths: list[int] = field(default_factory=list)
-
-
-class OwnerExchange(ExchangeBase):
-    """Sends parts of frames to their owners, which send the encoded sums to all ranks.
-
-    Both channels are a `LocalChannel`; `second` supports tensors on the device of frames.
-    """
-
-    _KEPT: ClassVar[int] = 8
+    merged: torch.Tensor
+    lengths: list[int]
 
     # The sending thread -----------------------------------------------------------------------
 
-    def send(self, task: BucketTask, sequence: int) -> InFlightBucket:
-        """Encode a bucket, cut its frames by owner, and start the all-to-all of messages."""
-        start = time.perf_counter()
-        contents = task.contents
-        ownership = _Ownership(contents, self.world_size)
-        zero, error = np.zeros(len(contents.pieces), np.int64), None
-        sizes = [0] * self.world_size
-        message, mark = None, None
+    @override
+    def send(self) -> None:
+        start, contents, exchange = time.perf_counter(), self.contents, self.exchange
+        size = exchange.world_size
+        self.ownership = _Ownership(contents, size)
+        zero = np.zeros(len(contents.pieces), np.int64)
+        self.sizes = [0] * size
         try:
-            task.check()
-            parts = self._cut(task, ownership, zero)
-            message = torch.cat(parts)
-            mark = task.bucket.used(message)
-            sizes = [part.numel() for part in parts]
-        except BaseException as raised:  # of any kind: the other ranks wait for the message
-            error = raised
+            if self.task.error is not None:
+                raise self.task.error
+            parts = self._cut(zero)
+            self.parts = torch.cat(parts)
+            self.mark = self.bucket.used(self.parts)
+            self.sizes = [part.numel() for part in parts]
+        except BaseException as error:  # of any kind: the other ranks wait for the message
+            self.failure = error
         front = wire.HEADER_NBYTES + -(-len(contents.pieces) // 8)
-        checksum = self._checksums.last(contents)
-        rows = np.zeros((self.world_size, front), np.uint8)
+        checksum = exchange.checksums.last(contents)
+        rows = np.zeros((size, front), np.uint8)
         rows[:, wire.HEADER_NBYTES :] = np.packbits(zero.astype(bool))
-        for row, nbytes in zip(rows, sizes, strict=True):
-            row = row[: wire.HEADER_NBYTES]
-            wire.write_verdict(row, contents.digest, sequence, error, nbytes, checksum)
+        for row, nbytes in zip(rows[:, : wire.HEADER_NBYTES], self.sizes, strict=True):
+            wire.write_verdict(row, contents.digest, self.sequence, self.failure, nbytes, checksum)
         mine = torch.from_numpy(rows).view(-1)
         fronts = torch.empty_like(mine)
-        self.times.add("encode", start)
-        self._keep(mine, fronts)
-        work = cast("LocalChannel", self.channel).all_to_all(fronts, mine)
-        fronts = fronts.view(self.world_size, -1)
-        return InFlightBucket(
-            task,
-            sequence,
-            works=(work,),
-            payload=_Messages(ownership, message, mark, sizes, fronts, error),
-            room=mine.numel(),
-            wire=mine.numel() - front,
-        )
+        exchange.times.add("encode", start)
+        self.fronts, nbytes = fronts.view(size, -1), mine.numel()
+        send = exchange.channels[0].all_to_all
+        self.begin(send, fronts, mine, room=nbytes, sent=nbytes - front)
 
-    def _cut(
-        self, task: BucketTask, ownership: _Ownership, zero: NDArray[np.int64]
-    ) -> list[torch.Tensor]:
+    def _cut(self, zero: NDArray[np.int64]) -> list[torch.Tensor]:
         """Return the message for each owner: its dense entries, and then its parts."""
-        contents = task.contents
+        contents, ownership, exchange = self.contents, self.ownership, self.exchange
+        codecs = [slot.codec for slot in contents.compressed]
         # Lengths are exact: no sizes are observed, and those that a checkpoint brings do not count.
         limits = [slot.codec.max_encoded_len(slot.numel) for slot in contents.compressed]
-        frames = self._frames.take(sum(limits), task.step.number, task.bucket)
+        frames = exchange.frames.take(sum(limits), self.task.step.number, self.bucket)
         try:
-            with _aside(contents, ownership.runs[self.rank]):
-                outcomes = self._encode(task, contents.pieces, limits, frames)
+            with _aside(contents, ownership.runs[exchange.rank]):
+                outcomes = self.encode(contents.pieces, limits, frames)
             zero[:] = outcomes.zero
-            sizes = outcomes.nbytes.tolist()
-            parts = task.bucket.split(
-                [slot.codec for slot in contents.compressed],
-                *(frames, sizes, outcomes.count.tolist()),
-                *(ownership.bounds, ownership.owners, self.world_size),
+            parts = self.bucket.split(
+                *(codecs, frames, outcomes.nbytes.tolist(), outcomes.count.tolist()),
+                *(ownership.bounds, ownership.owners, exchange.world_size),
             )
         finally:
-            self._frames.give(frames)  # to this thread, which works in its own order
+            exchange.frames.give(frames)  # to this thread, which works in its own order
         contents.counters.encoded(contents.rows, outcomes, outcomes.nbytes)
         if not contents.runs:
             return parts
-        device = task.bucket.frames_on
+        device = self.bucket.frames_on
         dense = torch.empty(contents.dense_numel, dtype=contents.dtype, device=device)
-        pack_dense(task, dense)
-        values, size = dense.view(torch.uint8), dense.element_size()
-        bounds = [bound * size for bound in ownership.dense]
+        pack_dense(self.task, dense)
+        values = torch.split(dense, [stop - start for start, stop in pairwise(ownership.dense)])
         return [
-            torch.cat((values[bounds[rank] : bounds[rank + 1]], part))
-            for rank, part in enumerate(parts)
+            torch.cat((value.view(torch.uint8), part))
+            for value, part in zip(values, parts, strict=True)
         ]
 
     # The receiving thread ---------------------------------------------------------------------
 
-    def _read_headers(self, flight: InFlightBucket) -> NDArray[np.uint8]:
+    @override
+    def read_headers(self) -> None:
         """Exchange the parts, merge the ranges that this rank owns, and exchange the sums."""
-        messages, task, sequence = flight.payload, flight.task, flight.sequence
-        assert isinstance(messages, _Messages)
-        contents = task.contents
-        fronts = messages.fronts.numpy()
-        verdicts = self._verdicts(flight, fronts, messages.error, "encode")
+        contents, exchange, bucket = self.contents, self.exchange, self.bucket
+        size, fronts = exchange.world_size, self.fronts.numpy()
+        verdicts = self._verdicts(fronts, self.failure, "encode")
         zeros = np.unpackbits(fronts[:, wire.HEADER_NBYTES :], axis=1, count=len(contents.pieces))
-        messages.unused = zeros.min(axis=0).astype(bool)
-        limits = messages.ownership.limits(task.bucket.itemsize)
-        lengths = check_lengths(verdicts, [limits[self.rank]] * self.world_size)
-        assert messages.parts is not None
-        task.bucket.follow(messages.mark)
-        received = self._swap(flight, messages.parts, messages.sizes, lengths)
-        messages.parts = None
+        self.unused = zeros.min(axis=0).astype(bool)
+        limits = self.ownership.limits(bucket.itemsize)
+        lengths = check_lengths(verdicts, [limits[exchange.rank]] * size)
+        assert self.parts is not None
+        bucket.follow(self.mark)
+        received = self._swap(self.parts, self.sizes, lengths)
+        self.parts = None
         error, nbytes, merged = None, 0, None
         try:
-            unused = np.flatnonzero(messages.unused)
-            task.step.undo(map(contents.compressed.__getitem__, unused))
-            merged = self._merge(task, messages, received, lengths)
-            nbytes, merged = merged.numel(), merged.repeat(self.world_size)
+            unused = np.flatnonzero(self.unused)
+            self.task.step.undo(map(contents.compressed.__getitem__, unused))
+            merged = self._merge(received, lengths)
+            nbytes, merged = merged.numel(), merged.repeat(size)
         except BaseException as raised:  # of any kind: the other ranks wait for the message
             error = raised
         header = np.zeros(wire.HEADER_NBYTES, np.uint8)
-        wire.write_verdict(header, contents.digest, sequence, error, nbytes)
+        wire.write_verdict(header, contents.digest, self.sequence, error, nbytes)
         mine = torch.from_numpy(header)
-        headers = mine.new_empty(self.world_size * wire.HEADER_NBYTES)
-        self._keep(mine, headers)
-        wire.wait(self.second.all_gather(headers, mine), sequence)
-        rows: NDArray[np.uint8] = headers.view(self.world_size, -1).numpy()
-        self._count(flight, mine.numel(), headers.numel() - mine.numel())
-        lengths = check_lengths(self._verdicts(flight, rows, error, "merge what it owns"), limits)
+        headers = mine.new_empty(size * wire.HEADER_NBYTES)
+        gather, sent = exchange.channels[1].all_gather, headers.numel() - mine.numel()
+        self.begin(gather, headers, mine, room=mine.numel(), sent=sent)
+        wire.wait(self.works.pop(), self.sequence)
+        verdicts = self._verdicts(headers.view(size, -1).numpy(), error, "merge what it owns")
+        self.lengths = check_lengths(verdicts, limits)
         assert merged is not None
-        messages.merged = self._swap(flight, merged, [nbytes] * self.world_size, lengths)
-        messages.lengths = lengths
-        return rows
+        self.merged = self._swap(merged, [nbytes] * size, self.lengths)
 
     def _verdicts(
-        self, flight: InFlightBucket, messages: wire.Bytes, error: BaseException | None, act: str
+        self, messages: wire.Bytes, error: BaseException | None, act: str
     ) -> list[wire.Verdict]:
         """Return the outcome of an act on all ranks; raise the same error on all if one failed."""
-        contents, sequence = flight.task.contents, flight.sequence
-        verdicts = wire.read_verdicts(messages, contents.digest, sequence)
+        contents, exchange = self.contents, self.exchange
+        verdicts = wire.read_verdicts(messages, contents.digest, self.sequence, raises=False)
         if any(verdict.failed for verdict in verdicts):
-            wire.share_failure(self.second, contents, sequence, error, act)
-        self._checksums.compare(contents, verdicts)
+            wire.share_failure(exchange.channels[1], contents, self.sequence, error, act)
+        exchange.checksums.compare(contents, verdicts)
         return verdicts
 
-    def _swap(
-        self, flight: InFlightBucket, mine: torch.Tensor, sizes: list[int], lengths: list[int]
-    ) -> torch.Tensor:
+    def _swap(self, mine: torch.Tensor, sizes: list[int], lengths: list[int]) -> torch.Tensor:
         """Send each rank its bytes of a message; return those of all ranks for this one."""
         parts = mine.new_empty(sum(lengths))
-        self._keep(mine, parts)
-        work = cast("LocalChannel", self.second).all_to_all(parts, mine, lengths, sizes)
-        wire.wait(work, flight.sequence)
-        self._count(flight, mine.numel(), mine.numel() - sizes[self.rank])
+        channel, sent = self.exchange.channels[1], mine.numel() - sizes[self.exchange.rank]
+
+        def swap(parts: torch.Tensor, mine: torch.Tensor) -> Work:
+            work: Work = channel.all_to_all(parts, mine, lengths, sizes)
+            return work
+
+        self.begin(swap, parts, mine, room=mine.numel(), sent=sent)
+        wire.wait(self.works.pop(), self.sequence)
         return parts
 
-    def _merge(
-        self, task: BucketTask, messages: _Messages, received: torch.Tensor, lengths: list[int]
-    ) -> torch.Tensor:
+    def _merge(self, received: torch.Tensor, lengths: list[int]) -> torch.Tensor:
         """Return the means of this rank's dense entries, and frames of the sums of its runs."""
-        contents, ownership = task.contents, messages.ownership
-        numel = ownership.dense[self.rank + 1] - ownership.dense[self.rank]
-        nbytes = numel * task.bucket.itemsize
-        starts, bounds = _bounds(lengths, [nbytes] * self.world_size)
-        runs = ownership.runs[self.rank]
-        frames, error, at = task.bucket.merge(
+        contents, ownership = self.contents, self.ownership
+        rank, size = self.exchange.rank, self.exchange.world_size
+        numel = ownership.dense[rank + 1] - ownership.dense[rank]
+        nbytes = numel * self.bucket.itemsize
+        starts, bounds = _bounds(lengths, [nbytes] * size)
+        runs = ownership.runs[rank]
+        frames, error, at = self.bucket.merge(
             received,
             bounds,
             [contents.compressed[run.index].codec for run in runs],
             [contents.compressed[run.index].state for run in runs],
             [end for run in runs for end in (run.start, run.stop)],
-            [bool(messages.unused[run.index]) for run in runs],
+            [bool(self.unused[run.index]) for run in runs],
         )
         if isinstance(error, NonFiniteError):
             run = runs[at]
@@ -331,21 +309,19 @@ class OwnerExchange(ExchangeBase):
         for start in starts:
             # A copy: what follows dense entries of another rank may have put these anywhere.
             total += received[start : start + nbytes].clone().view(contents.dtype)
-        mean = divide(total, self.world_size).to(contents.dtype)
+        mean = divide(total, size).to(contents.dtype)
         return torch.cat((mean.view(torch.uint8), frames))
 
-    def _combine(self, flight: InFlightBucket, headers: NDArray[np.uint8]) -> None:
+    @override
+    def combine(self) -> None:
         """Decode the messages of all owners: averages of their runs, and dense means."""
-        del headers
-        messages, task, contents = flight.payload, flight.task, flight.task.contents
-        assert isinstance(messages, _Messages)
-        merged, runs, pieces = messages.merged, messages.ownership.runs, contents.pieces
-        assert merged is not None
-        dense = [task.bucket.itemsize * (b - a) for a, b in pairwise(messages.ownership.dense)]
-        starts, bounds = _bounds(messages.lengths, dense)
-        unused = [[bool(messages.unused[run.index]) for run in owned] for owned in runs]
+        contents, bucket, ownership = self.contents, self.bucket, self.ownership
+        merged, runs, pieces = self.merged, ownership.runs, contents.pieces
+        dense = [bucket.itemsize * (stop - start) for start, stop in pairwise(ownership.dense)]
+        starts, bounds = _bounds(self.lengths, dense)
+        unused = [[bool(self.unused[run.index]) for run in owned] for owned in runs]
         counts = [owned.count(False) for owned in unused]
-        sizes = task.bucket.frame_sizes(merged, bounds, counts)
+        sizes = bucket.frame_sizes(merged, bounds, counts)
         for rank, (parts, skipped) in enumerate(zip(sizes, unused, strict=True)):
             if parts is None:
                 raise ExchangeError(f"the frames of rank {rank} do not fill its message", rank)
@@ -355,9 +331,9 @@ class OwnerExchange(ExchangeBase):
             [pieces[run.index].start + end for run in owned for end in (run.start, run.stop)]
             for owned in runs
         ]
-        spent = task.bucket.average_sums(
+        spent = bucket.average_sums(
             *(merged, bounds[::2], cast("list[list[int]]", sizes), ends, unused),
-            *(task.scale, self.world_size),
+            *(self.task.scale, self.exchange.world_size),
         )
         for owned, nanoseconds in zip(runs, spent, strict=True):
             if owned:
@@ -365,8 +341,8 @@ class OwnerExchange(ExchangeBase):
         if contents.runs:
             start = time.perf_counter()
             means = [merged[at : at + n] for at, n in zip(starts, dense, strict=True)]
-            unpack_dense(task, torch.cat(means).view(contents.dtype), start)
-        self._checksums.note(flight)
+            unpack_dense(self.task, torch.cat(means).view(contents.dtype), start)
+        self.exchange.checksums.note(self)
 
 
 def _bounds(lengths: list[int], dense: list[int]) -> tuple[list[int], list[int]]:

@@ -1,167 +1,145 @@
-"""Exchanges that sum values: of all entries, of random ones, or of those that a leader selects."""
+"""Exchanges that sum values: all entries, random ones, those of a leader, or sparse gradients."""
 
 import abc
 import itertools
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from typing_extensions import override
 
-from gradwire.torch.engine.bucket_contents import BucketContents
 from gradwire.torch.engine.metrics import Outcomes
-from gradwire.torch.engine.step import BucketTask, InFlightBucket
-from gradwire.torch.exchange.base import ExchangeBase
+from gradwire.torch.errors import GradientError
+from gradwire.torch.exchange import wire
+from gradwire.torch.exchange.base import Transfer
 from gradwire.torch.exchange.dense import (
     divide,
     overflow_error,
     pack_dense,
     sum_dtype,
-    take_buffers,
     unpack_dense,
 )
 from gradwire.torch.exchange.wire import Flags, check_word, read_flags, share_failure
 
+_SPARSE_NBYTES = 96  # of a message, with room for the numbers of a GradientError
 _BATCH = 1 << 18
 """Largest number of entries encoded in one call, unless a single parameter has more. It limits the
 memory of their frames, which is needed in addition to the vectors."""
 
 
-@dataclass(slots=True, eq=False)
-class SharedSelection:
-    """The entries of one bucket that all ranks send, at shared positions."""
-
-    counts: list[int]  # entries of each piece: the same on every rank, even after a failure
-    positions: list[NDArray[np.uint32] | None]  # None for all entries, or until it is encoded
-    encoded: dict[int, tuple[Outcomes, torch.Tensor]]  # values of pieces that are encoded already
-    nbytes: list[int]  # on the wire for the positions of each piece
-    facts: object = None  # what all ranks must agree on to select the same positions
-    error: BaseException | None = None  # why this rank has no values for some of them
-    collectives: int = 0  # made for the positions
-    room: int = 0  # bytes passed to these
-
-
-@dataclass(slots=True, eq=False)
-class _Vectors:
-    """The vectors of one bucket that this rank sums."""
-
-    selection: SharedSelection
-    flags: Flags  # at the start of the first vector; written last
-    dense: torch.Tensor  # where dense parameters are in the vectors
-    values: torch.Tensor  # where the values of all pieces are
-    vectors: list[torch.Tensor]  # one or two
-    buffers: list[torch.Tensor]  # the bytes that these are parts of
-    error: BaseException | None = None  # why this rank sums nothing but the flags
-
-
-class ValueSumExchange(ExchangeBase):
-    """Sums the values of entries that are the same on all ranks.
+class SummedBucket(Transfer):
+    """One bucket whose values are summed, of entries that are the same on all ranks.
 
     A rank's vector consists of flags, the dense parameters, and the values of all pieces. If the
     dense parameters need another dtype than the values, the values are a second vector.
     """
 
-    # What such an exchange is -----------------------------------------------------------------
+    counts: list[int]  # entries of each piece: the same on every rank, even after a failure
+    positions: list[NDArray[np.uint32] | None]  # None for all entries, or until it is encoded
+    flags: Flags  # at the start of the first vector; written last
+    dense: torch.Tensor  # where dense parameters are in the vectors
+    values: torch.Tensor  # where the values of all pieces are
+    vectors: list[torch.Tensor]  # one or two
+    failure: BaseException | None = None  # why this rank sums nothing but the flags
+    used: Sequence[bool]  # by any rank, of each piece
 
-    @abc.abstractmethod
-    def _select_shared(self, task: BucketTask, sequence: int) -> SharedSelection:
-        """Agree with the other ranks on positions. An error of one rank must not be raised here."""
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        # Values of pieces that are encoded already, and bytes on the wire for their positions.
+        self.encoded: dict[int, tuple[Outcomes, torch.Tensor]] = {}
+        self.nbytes = [0] * len(self.contents.pieces)
 
     # The sending thread -----------------------------------------------------------------------
 
-    def send(self, task: BucketTask, sequence: int) -> InFlightBucket:
-        """Encode a bucket and start the sum of its vectors."""
-        start = time.perf_counter()
-        selection = self._select_shared(task, sequence)
-        sums, task = self._take_vectors(task, sequence, selection)
-        try:
-            if selection.error is not None:
-                raise selection.error
-            self._fill(task, sums)
-        except BaseException as error:  # of any kind: the other ranks wait for these vectors
-            sums.error = error
-            for vector in sums.vectors:
-                vector.zero_()
-            sums.flags.fail()
-        first = sums.vectors[0]
-        task.bucket.write_header(first.view(torch.uint8), sums.flags.bytes_of(first.dtype))
-        self.times.add("encode", start)
-        self._keep(*sums.vectors)
-        nbytes = sum(vector.nbytes for vector in sums.vectors)
-        return InFlightBucket(
-            task,
-            sequence,
-            works=tuple(self.channel.all_reduce(vector) for vector in sums.vectors),
-            collectives=len(sums.vectors) + selection.collectives,
-            payload=sums,
-            room=nbytes + selection.room,
-            wire=(2 * nbytes + selection.room) * (self.world_size - 1) / self.world_size,
-        )
+    @abc.abstractmethod
+    def select(self) -> object:
+        """Agree with the other ranks on counts and positions, or fail later, in `failure`.
 
-    def _take_vectors(
-        self, task: BucketTask, sequence: int, selection: SharedSelection
-    ) -> tuple[_Vectors, BucketTask]:
-        contents = task.contents
+        Returns what all ranks must agree on to select the same positions.
+        """
+
+    @override
+    def send(self) -> None:
+        start, ranks = time.perf_counter(), self.exchange.world_size
+        self._take_vectors(self.select())
+        try:
+            if self.failure is not None:
+                raise self.failure
+            self._fill()
+        except BaseException as error:  # of any kind: the other ranks wait for these vectors
+            self.failure = error
+            for vector in self.vectors:
+                vector.zero_()
+            self.flags.fail()
+        first = self.vectors[0]
+        self.bucket.write_header(first.view(torch.uint8), self.flags.bytes_of(first.dtype))
+        self.exchange.times.add("encode", start)
+        add, share = self.exchange.channels[0].all_reduce, (ranks - 1) / ranks
+        for vector in self.vectors:
+            self.begin(add, vector, room=vector.nbytes, sent=2 * vector.nbytes * share)
+
+    def _take_vectors(self, facts: object) -> None:
+        contents, step = self.contents, self.task.step.number
         compressed = contents.compressed
         summed_as = compressed[0].codec.quantize.summed_as if compressed else "float32"
-        wire: torch.dtype = getattr(torch, str(summed_as))
+        sent_as: torch.dtype = getattr(torch, str(summed_as))
         # Zeros and ones are exact in any dtype; dense parameters keep their precision.
-        dtype = sum_dtype(contents.dtype) if contents.runs else wire
-        numel, facts = sum(selection.counts), (selection.counts, selection.facts)
-        flags = Flags(contents, check_word(contents.digest, sequence, task.step.number, *facts))
-        front = len(flags) + contents.dense_numel
-        lengths = [(front + numel, dtype)] if dtype == wire else [(front, dtype), (numel, wire)]
-        buffers, task = take_buffers(
-            task, [(self._buffers, length * dtype.itemsize) for length, dtype in lengths]
+        dtype = sum_dtype(contents.dtype) if contents.runs else sent_as
+        word = check_word(contents.digest, self.sequence, step, self.counts, facts)
+        flags = self.flags = Flags(contents, word)
+        numel, front = sum(self.counts), len(flags) + contents.dense_numel
+        lengths = (
+            [(front + numel, dtype)] if dtype == sent_as else [(front, dtype), (numel, sent_as)]
         )
+        buffers = self.take(*[length * dtype.itemsize for length, dtype in lengths])
         vectors = [
             buffer[: length * dtype.itemsize].view(dtype)
             for buffer, (length, dtype) in zip(buffers, lengths, strict=True)
         ]
-        dense = vectors[0][len(flags) : front]
-        values = vectors[-1][-numel:] if numel else vectors[-1][:0]
-        vectors = [vector for vector in vectors if vector.numel()]
-        return _Vectors(selection, flags, dense, values, vectors, buffers), task
+        self.dense = vectors[0][len(flags) : front]
+        self.values = vectors[-1][-numel:] if numel else vectors[-1][:0]
+        self.vectors = [vector for vector in vectors if vector.numel()]
 
-    def _fill(self, task: BucketTask, sums: _Vectors) -> None:
-        task.check()
-        contents, selection = task.contents, sums.selection
-        ends = list(itertools.accumulate(selection.counts, initial=0))
-        for members in _batches(contents, selection):
-            done = selection.encoded.get(members[0])
-            outcomes, values = done or self._encode_values(task, selection, members)
-            sums.values[ends[members[0]] : ends[members[-1] + 1]] = values
+    def _fill(self) -> None:
+        if self.task.error is not None:
+            raise self.task.error
+        contents = self.contents
+        ends = list(itertools.accumulate(self.counts, initial=0))
+        for members in self._batches():
+            done = self.encoded.get(members[0])
+            outcomes, values = done or self._encode_values(members)
+            self.values[ends[members[0]] : ends[members[-1] + 1]] = values
             for index, zero in zip(members, outcomes.zero.tolist(), strict=True):
                 if not zero:
-                    sums.flags.use(index)
-            nbytes = outcomes.count * sums.values.element_size()
-            nbytes += [selection.nbytes[index] for index in members]
+                    self.flags.use(index)
+            nbytes = outcomes.count * self.values.element_size()
+            nbytes += [self.nbytes[index] for index in members]
             contents.counters.encoded(contents.rows[members], outcomes, nbytes)
         if contents.runs:
-            pack_dense(task, sums.dense)
+            pack_dense(self.task, self.dense)
 
-    def _encode_values(
-        self, task: BucketTask, selection: SharedSelection, members: Sequence[int]
-    ) -> tuple[Outcomes, torch.Tensor]:
-        """Encode adjacent pieces of a bucket, and read the values from their frames."""
-        pieces = [task.contents.pieces[index] for index in members]
+    def _encode_values(self, members: Sequence[int]) -> tuple[Outcomes, torch.Tensor]:
+        """Encode adjacent pieces of the bucket, and read the values from their frames."""
+        pieces = [self.contents.pieces[index] for index in members]
         parameters = [piece.parameter for piece in pieces]
-        counts = [selection.counts[index] for index in members]
+        counts = [self.counts[index] for index in members]
         limits = [
             parameter.codec._codec.max_encoded_len(parameter.numel, count)
             for parameter, count in zip(parameters, counts, strict=True)
         ]
-        known = [selection.positions[index] for index in members]
-        drawn = any(
-            positions is None and count < parameter.numel
-            for positions, count, parameter in zip(known, counts, parameters, strict=True)
-        )
+        known = [self.positions[index] for index in members]
         numels = [parameter.numel for parameter in parameters]
-        frames = self._frames.take(sum(limits), task.step.number, task.bucket)
+        drawn = any(
+            positions is None and count < numel
+            for positions, count, numel in zip(known, counts, numels, strict=True)
+        )
+        pool = self.exchange.frames
+        frames = pool.take(sum(limits), self.task.step.number, self.bucket)
         try:
-            outcomes = self._encode(task, pieces, limits, frames, known)
+            outcomes = self.encode(pieces, limits, frames, known)
             for parameter, count, sent in zip(
                 parameters, counts, outcomes.count.tolist(), strict=True
             ):
@@ -169,91 +147,99 @@ class ValueSumExchange(ExchangeBase):
                     raise RuntimeError(f"{sent} entries of {parameter.name!r} instead of {count}")
             sizes = outcomes.nbytes.tolist()
             whole = numels if numels == counts else ()
-            values, positions = task.bucket.values_of(frames, sizes, whole, drawn)
+            values, positions = self.bucket.values_of(frames, sizes, whole, drawn)
         finally:
-            self._frames.give(frames)  # to this thread, which works in its own order
+            pool.give(frames)  # to this thread, which works in its own order
         if drawn:
             parts = np.split(positions, np.cumsum(counts[:-1]))
-            for index, parameter, part in zip(members, parameters, parts, strict=True):
-                if part.size < parameter.numel:
-                    selection.positions[index] = part
+            for index, numel, part in zip(members, numels, parts, strict=True):
+                if part.size < numel:
+                    self.positions[index] = part
         return outcomes, values
 
     # The receiving thread ---------------------------------------------------------------------
 
-    def _read_headers(self, flight: InFlightBucket) -> NDArray[np.uint8]:
-        sums = flight.payload
-        assert isinstance(sums, _Vectors)
-        first = sums.vectors[0]
-        nbytes = len(sums.flags) * first.element_size()
-        return flight.task.bucket.read_headers(first.view(torch.uint8).view(1, -1), nbytes)
+    @override
+    def read_headers(self) -> None:
+        first, contents = self.vectors[0], self.contents
+        nbytes = len(self.flags) * first.element_size()
+        header = self.bucket.read_headers(first.view(torch.uint8).view(1, -1), nbytes)[0]
+        used = read_flags(header, first.dtype, self.sequence)
+        if used is None:
+            share_failure(self.exchange.channels[1], contents, self.sequence, self.failure)
+        self.used = used
 
-    def _combine(self, flight: InFlightBucket, headers: NDArray[np.uint8]) -> None:
-        sums, task = flight.payload, flight.task
-        assert isinstance(sums, _Vectors)
-        try:
-            used = read_flags(headers[0], sums.vectors[0].dtype, flight.sequence)
-            if used is None:
-                share_failure(self.second, task.contents, flight.sequence, sums.error)
-            self._write(task, sums, used)
-        finally:
-            mark = task.bucket.used(*sums.buffers)
-            for buffer in sums.buffers:
-                self._buffers.give(buffer, mark)
-
-    def _write(self, task: BucketTask, sums: _Vectors, used: Sequence[bool]) -> None:
-        start = time.perf_counter()
-        self._average(task, sums, used)
-        counts = np.array(sums.selection.counts, np.int64)
+    @override
+    def combine(self) -> None:
+        start, contents = time.perf_counter(), self.contents
+        self._average()
+        counts = np.array(self.counts, np.int64)
         share = 1e9 * (time.perf_counter() - start) / max(1, counts.sum())
-        task.contents.counters.decoded(task.contents.rows, (counts * share).astype(np.int64))
+        contents.counters.decoded(contents.rows, (counts * share).astype(np.int64))
         start = time.perf_counter()
-        if task.contents.runs:
-            unpack_dense(task, divide(sums.dense, self.world_size), start)
-        if sums.values.dtype == torch.float16 and not task.bucket.finite():
-            raise overflow_error(task)  # the sum of finite values on the wire may exceed float16
+        if contents.runs:
+            unpack_dense(self.task, divide(self.dense, self.exchange.world_size), start)
+        if self.values.dtype == torch.float16 and not self.bucket.finite():
+            raise overflow_error(self.task)  # sums of finite values may exceed float16
 
-    def _average(self, task: BucketTask, sums: _Vectors, used: Sequence[bool]) -> None:
-        contents, bucket, selection = task.contents, task.bucket, sums.selection
-        ends = list(itertools.accumulate(selection.counts, initial=0))
-        pieces, values = contents.pieces, sums.values
+    def _average(self) -> None:
+        bucket, pieces, values = self.bucket, self.contents.pieces, self.values
+        ends = list(itertools.accumulate(self.counts, initial=0))
         places = {
             index: positions + np.int64(pieces[index].start)
-            for index, positions in enumerate(selection.positions)
+            for index, positions in enumerate(self.positions)
             if positions is not None
         }
         # Pieces together: the overhead per piece would exceed the cost of its entries.
         if places:
-            bucket.clear(0, contents.numel)  # dense parameters are written later
+            bucket.clear(0, self.contents.numel)  # dense parameters are written later
             total = _joined(values, ends, list(places))
-            bucket.scatter(list(places.values()), self._mean(task, total))
-        for members in _batches(contents, selection):
+            bucket.scatter(list(places.values()), self._mean(total))
+        for members in self._batches():
             whole = [index for index in members if index not in places]
             if whole:
                 runs = [(pieces[index].start, pieces[index].stop) for index in whole]
-                bucket.unpack(runs, self._mean(task, _joined(values, ends, whole)))
+                bucket.unpack(runs, self._mean(_joined(values, ends, whole)))
         # As far as the ranks can tell these are unused: DDP would discard what is written.
-        unused = [piece for piece, sent in zip(pieces, used, strict=True) if not sent]
-        task.step.undo([piece.parameter for piece in unused])
+        unused = [piece for piece, sent in zip(pieces, self.used, strict=True) if not sent]
+        self.task.step.undo([piece.parameter for piece in unused])
         for piece in unused:
             bucket.clear(piece.start, piece.stop)
 
-    def _mean(self, task: BucketTask, total: torch.Tensor) -> torch.Tensor:
+    def _mean(self, total: torch.Tensor) -> torch.Tensor:
         """Return the mean of summed values, in float32 and times the loss scale."""
-        mean = divide(total.float(), self.world_size)
-        return mean if task.scale == 1.0 else mean.mul_(task.scale)
+        mean, scale = divide(total.float(), self.exchange.world_size), self.task.scale
+        return mean if scale == 1.0 else mean.mul_(scale)
+
+    def _batches(self) -> Iterator[list[int]]:
+        """Divide the pieces, in order: encoded ones alone, others with their neighbours."""
+        batch: list[int] = []
+        numel = 0
+        for index, parameter in enumerate(self.contents.compressed):
+            alone = index in self.encoded
+            if batch and (alone or numel + parameter.numel > _BATCH):
+                yield batch
+                batch, numel = [], 0
+            if alone:
+                yield [index]
+            else:
+                batch.append(index)
+                numel += parameter.numel
+        if batch:
+            yield batch
 
 
-class AllReduceExchange(ValueSumExchange):
+class ReducedBucket(SummedBucket):
     """Sums the values of all entries, or of those drawn from a shared seed."""
 
-    def _select_shared(self, task: BucketTask, sequence: int) -> SharedSelection:
-        pieces = task.contents.pieces
+    @override
+    def select(self) -> object:
+        parameters = self.contents.compressed
         # Known even if encoding fails.
-        counts = [piece.parameter.codec.sparsify.count(piece.parameter.numel) for piece in pieces]
+        self.counts = [slot.codec.sparsify.count(slot.numel) for slot in parameters]
+        self.positions = [None] * len(parameters)
         # The drawn entries depend on the step counts of the states.
-        steps = [piece.parameter.step for piece in pieces]
-        return SharedSelection(counts, [None] * len(pieces), {}, [0] * len(pieces), steps)
+        return [slot.step for slot in parameters]
 
 
 def _joined(values: torch.Tensor, ends: Sequence[int], members: Sequence[int]) -> torch.Tensor:
@@ -264,19 +250,59 @@ def _joined(values: torch.Tensor, ends: Sequence[int], members: Sequence[int]) -
     return torch.cat([values[ends[index] : ends[index + 1]] for index in members])
 
 
-def _batches(contents: BucketContents, selection: SharedSelection) -> Iterator[list[int]]:
-    """Divide the pieces of a bucket, in order: encoded ones alone, others with their neighbours."""
-    batch: list[int] = []
-    numel = 0
-    for index, parameter in enumerate(contents.compressed):
-        alone = index in selection.encoded
-        if batch and (alone or numel + parameter.numel > _BATCH):
-            yield batch
-            batch, numel = [], 0
-        if alone:
-            yield [index]
-        else:
-            batch.append(index)
-            numel += parameter.numel
-    if batch:
-        yield batch
+class SparseBucket(Transfer):
+    """One bucket that is a sparse tensor, as of `nn.Embedding`: messages, and a sum as in DDP."""
+
+    messages: torch.Tensor  # of all ranks
+    total: torch.Tensor
+
+    @override
+    def send(self) -> None:
+        channel, (piece,) = self.exchange.channels[0], self.contents.dense
+        self.total = self.bucket.sparse().div(channel.size).coalesce()
+        count, first = _not_finite(self.total)
+        error = GradientError(count, first, piece.parameter.name, channel.rank) if count else None
+        message = np.zeros(_SPARSE_NBYTES, np.uint8)
+        wire.write_verdict(message, self.contents.digest, self.sequence, error)
+        mine = torch.from_numpy(message)
+        self.messages = mine.new_empty(channel.size * _SPARSE_NBYTES)
+        others = channel.size - 1
+        sent = _SPARSE_NBYTES * others
+        self.begin(channel.all_gather, self.messages, mine, room=_SPARSE_NBYTES, sent=sent)
+        nbytes = self.total.indices().nbytes + self.total.values().nbytes
+        self.begin(channel.all_reduce, self.total, room=nbytes, sent=nbytes * others)
+        self.dense_nbytes = self.room * channel.size // 2  # it goes from all to all
+
+    @override
+    def read_headers(self) -> None:
+        rows = self.messages.view(-1, _SPARSE_NBYTES).numpy()
+        for verdict in wire.read_verdicts(rows, self.contents.digest, self.sequence, raises=False):
+            error = verdict.error
+            if isinstance(error, GradientError):
+                name = self.contents.names[0]  # of which the message has only the beginning
+                raise GradientError(error.count, error.first, name, error.rank)
+
+    @override
+    def combine(self) -> None:
+        start, contents = time.perf_counter(), self.contents
+        if self.exchange.check_result:
+            count, first = _not_finite(self.total.coalesce())
+            if count:
+                raise GradientError(count, first, contents.names[0], 0)
+        self.result, self.finite = self.total, True
+        nanoseconds = round(1e9 * (time.perf_counter() - start))
+        contents.counters.dense(contents.dense_rows, np.array([self.room]), nanoseconds)
+
+
+def _not_finite(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return the number of non-finite entries, and the flat position of the first."""
+    bad = ~torch.isfinite(tensor.values())
+    count = int(bad.sum())
+    if not count:
+        return 0, 0
+    entry, *rest = bad.nonzero()[0].tolist()
+    position = 0
+    indices = tensor.indices()[:, entry].tolist() + rest
+    for index, length in zip(indices, tensor.shape, strict=True):
+        position = position * length + index
+    return count, position

@@ -29,6 +29,7 @@ Bytes: TypeAlias = NDArray[np.uint8]
 
 # Magic, version, status, contents' digest, sequence, nbytes; an average's sequence, scale, sum.
 _HEADER = struct.Struct("<3sBB3xI4xQQQdQ")
+_BEGIN = struct.Struct("<3sBB3xI4xQ")  # of that, up to the sequence
 _ERROR = struct.Struct("<QQi4x")  # non-finite entries, position of the first, rank or -1
 _MAGIC, _VERSION = b"GWV", 2
 
@@ -164,16 +165,22 @@ def _foreign(rank: int) -> ExchangeError:
     return ExchangeError(f"the message of rank {rank} is not one of gradwire's", rank)
 
 
-def read_verdicts(messages: Bytes, digest: int, sequence: int) -> list[Verdict]:
-    """Read the messages of all ranks, one row per rank."""
-    begin = np.array(header_words(digest, sequence)[:3], np.int64).view(np.uint8)
-    verdicts = []
-    if messages.shape[1] >= HEADER_NBYTES and (messages[:, : begin.size] == begin).all():
+def read_verdicts(
+    messages: Bytes, digest: int, sequence: int, *, raises: bool = True
+) -> list[Verdict]:
+    """Read the messages of all ranks, one row per rank; raise as `raise_first` by default."""
+    success = _BEGIN.pack(_MAGIC, _VERSION, _Status.OK, digest, sequence)
+    begins = messages[:, : _BEGIN.size]
+    if messages.shape[1] >= HEADER_NBYTES and (begins == np.frombuffer(success, np.uint8)).all():
+        verdicts = []
         for row in messages:
             *_, nbytes, number, scale, total = _HEADER.unpack_from(row.data)
             verdicts.append(Verdict(nbytes, checksum=Checksum(number, scale, total)))
         return verdicts
-    return [read_verdict(row, rank, digest, sequence) for rank, row in enumerate(messages)]
+    verdicts = [read_verdict(row, rank, digest, sequence) for rank, row in enumerate(messages)]
+    if raises:
+        raise_first(verdicts)
+    return verdicts
 
 
 def raise_first(verdicts: Sequence[Verdict]) -> None:
@@ -201,7 +208,7 @@ def share_failure(
     messages = mine.new_empty(channel.size * MESSAGE_NBYTES)
     with explained("a rank failed without reporting why"):
         channel.all_gather(messages, mine).wait()
-    raise_first(read_verdicts(messages.view(channel.size, -1).numpy(), contents.digest, sequence))
+    read_verdicts(messages.view(channel.size, -1).numpy(), contents.digest, sequence)
     raise ExchangeError("a rank failed, but none reported a reason")
 
 
@@ -278,6 +285,8 @@ def read_flags(front: Bytes, dtype: torch.dtype, sequence: int) -> list[bool] | 
     failed, *sums = (torch.from_numpy(front).view(dtype) > 0).tolist()
     if failed:
         return None
+    # Where one rank has a 1 in its word and another a 0, both the bit and its complement add up to
+    # more than 0; where all have a 1, the complement's sum is 0.
     if any(one and zero for one, zero in zip(sums[:_BITS], sums[_BITS : _USED - 1], strict=True)):
         raise ExchangeError(
             f"another rank and this one summed different parameters at bucket {sequence}: the "

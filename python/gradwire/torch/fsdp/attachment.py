@@ -13,9 +13,10 @@ from gradwire.torch.auto import choices_of
 from gradwire.torch.engine.attach import attach_engine
 from gradwire.torch.engine.config import Codecs, GradScaler, Options
 from gradwire.torch.engine.handle import Handle
-from gradwire.torch.engine.sharding import local_shard_of
+from gradwire.torch.engine.sharding import Shard, laid_out, local, shard_of
 from gradwire.torch.fsdp.source import FSDPSource, Group, groups_of, names_of
-from gradwire.torch.transport import Hierarchy, ProcessGroups
+from gradwire.torch.transport import ProcessGroups
+from gradwire.torch.transport.topology import Hierarchy
 
 
 def attach(
@@ -90,10 +91,10 @@ def attach(
     over Gloo. Memory: a copy of this rank's shards of the gradients, in addition to that of
     `gradwire.torch.ddp.attach`.
     """
-    given, choices = choices_of(codec, optimizer, min_ratio, schedule)
+    chosen, choices = choices_of(codec, optimizer, min_ratio, schedule)
     groups = groups_of(model)
     options = Options(
-        codec=given,
+        codec=chosen,
         optimizer=optimizer,
         schedule=schedule,
         grad_scaler=grad_scaler,
@@ -105,7 +106,7 @@ def attach(
     named = names_of(model, groups)
     _check_parameters(named)
     over = _replicas(mesh, inside)
-    known = {id(each) for each in named.values()}
+    known = {id(tensor) for tensor in named.values()}
     entry = FSDPSource(model, groups, known, over)
     entry.check()
     across = dist.get_process_group_ranks(over)
@@ -115,46 +116,44 @@ def attach(
     finally:
         shards.leave()
     union = sorted({rank for ranks in everyone for rank in ranks})
-    own, shares = inside.index(dist.get_rank()), len(inside)
+    share, shares = inside.index(dist.get_rank()), len(inside)
     return attach_engine(
         named,
         options,
         Hierarchy(over, inside, across, timeout, union),
         entry,
         sparse=set(),
-        share_of=lambda name, tensor: local_shard_of(name, tensor, own, shares),
+        share_of=lambda name, tensor: _shard_of(name, tensor, share, shares),
         decides=choices,
     )
 
 
 def _check_groups(groups: Sequence[Group]) -> list[int]:
-    """Return the ranks that share the parameters."""
-    if any(getattr(each.inner.mesh_info, "replicate_process_group", None) for each in groups):
+    if any(getattr(group.inner.mesh_info, "replicate_process_group", None) for group in groups):
         raise ValueError(
             "fully_shard() was given a two-dimensional mesh: FSDP then averages over replicas "
             "itself, uncompressed, before anything can be compressed. Give it only the shard "
             'dimension, fully_shard(module, mesh=mesh["shard"]), and the replicas to attach(..., '
             'mesh=mesh["replicate"])'
         )
-    found = {tuple(sorted(dist.get_process_group_ranks(each.shards))) for each in groups}
-    if len(found) > 1:
-        raise ValueError(f"all FSDP modules must have the same mesh, got ranks {sorted(found)}")
-    return list(found.pop())
+    meshes = {tuple(sorted(dist.get_process_group_ranks(group.shards))) for group in groups}
+    if len(meshes) > 1:
+        raise ValueError(f"all FSDP modules must have the same mesh, got ranks {sorted(meshes)}")
+    return list(meshes.pop())
 
 
 def _check_parameters(named: dict[str, Any]) -> None:
     if not named:
         raise ValueError("the model has no parameter that FSDP shards and that requires gradients")
-    for name, each in named.items():
-        if each.device_mesh.ndim > 1 or each.is_meta:
+    for name, tensor in named.items():
+        if tensor.device_mesh.ndim > 1 or tensor.is_meta:
             raise ValueError(
-                f"parameter {name!r} is sharded over {each.device_mesh.ndim} dimensions, on "
-                f"{each.device}: gradwire supports models with values that only FSDP shards"
+                f"parameter {name!r} is sharded over {tensor.device_mesh.ndim} dimensions, on "
+                f"{tensor.device}: gradwire supports models with values that only FSDP shards"
             )
 
 
 def _replicas(mesh: Any, inside: Sequence[int]) -> dist.ProcessGroup:
-    """Return the group of the replicas of this rank's shards."""
     group: Any = mesh
     if isinstance(mesh, DeviceMesh):
         group = mesh.get_group(0)
@@ -176,3 +175,14 @@ def _replicas(mesh: Any, inside: Sequence[int]) -> dist.ProcessGroup:
             "rank must be the only one in both"
         )
     return group
+
+
+def _shard_of(name: str, tensor: torch.Tensor, share: int, shares: int) -> Shard:
+    """Return this rank's part of a DTensor, as a `Shard`."""
+    here = local(tensor)
+    shard = shard_of(name, tensor, share, shares)
+    whole: Any = tensor
+    ordered = whole.device_mesh.get_local_rank() == share and whole.placements[0].is_shard(0)
+    if ordered and shard.shape == tuple(here.shape) and shard.rows is not None:
+        return shard
+    return Shard(tuple(here.shape), laid_out(here), 0, here.numel())

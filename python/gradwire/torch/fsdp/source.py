@@ -19,7 +19,8 @@ from torch.distributed.fsdp import FSDPModule
 
 from gradwire.torch.engine.backward import Average, BackwardPasses, dense_average
 from gradwire.torch.engine.grad_tracker import GradMark
-from gradwire.torch.engine.sharding import as_gradient, local
+from gradwire.torch.engine.local_gradients import as_gradient
+from gradwire.torch.engine.sharding import local
 from gradwire.torch.transport import Transport
 
 # The private attributes that are used.
@@ -55,15 +56,15 @@ class Group:
     @property
     def parameters(self) -> list[nn.Parameter]:
         """The sharded parameters, in FSDP's order."""
-        return [each.sharded_param for each in self.inner.fsdp_params]
+        return [record.sharded_param for record in self.inner.fsdp_params]
 
     def follow(self, seen: list[Any]) -> None:
         """Record in a list the parameters of each reduction, in their order, before its hook."""
         original = self.inner._prepare_reduce_scatter_inputs
 
-        def prepare(fsdp_params: list[Any], *given: Any, **named: Any) -> Any:
+        def prepare(fsdp_params: list[Any], *arguments: Any, **named: Any) -> Any:
             seen[:] = fsdp_params
-            return original(fsdp_params, *given, **named)
+            return original(fsdp_params, *arguments, **named)
 
         self.inner._prepare_reduce_scatter_inputs = prepare
 
@@ -94,7 +95,7 @@ def groups_of(model: nn.Module) -> list[Group]:
             "attach() takes a model on which torch.distributed.fsdp.fully_shard() was called, got "
             f"{type(model).__name__}; for DistributedDataParallel use gradwire.torch.ddp"
         )
-    found = []
+    groups = []
     for name, module in model.named_modules():
         if not isinstance(module, FSDPModule):
             continue
@@ -104,8 +105,8 @@ def groups_of(model: nn.Module) -> list[Group]:
                 f"the FSDP module {name!r} has several parameter groups, which shard_placement_fn "
                 "put on separate meshes: FSDP accepts no hook for it"
             )
-        found += [Group(module, each) for each in inner]
-    return found
+        groups += [Group(module, inner_group) for inner_group in inner]
+    return groups
 
 
 def _inner(module: FSDPModule) -> list[Any]:
@@ -113,9 +114,9 @@ def _inner(module: FSDPModule) -> list[Any]:
         state = module._get_fsdp_state()
         _OF_A_STATE(state)
         groups = list(state._fsdp_param_groups)
-        for each in groups:
-            _OF_A_GROUP(each)
-            list(map(_OF_A_PARAMETER, each.fsdp_params))
+        for group in groups:
+            _OF_A_GROUP(group)
+            list(map(_OF_A_PARAMETER, group.fsdp_params))
     except AttributeError as error:
         raise ValueError(
             f"gradwire does not know how torch {torch.__version__} keeps the gradients of FSDP "
@@ -126,20 +127,20 @@ def _inner(module: FSDPModule) -> list[Any]:
 
 def states_of(model: nn.Module) -> list[Any]:
     """Return FSDP's state of each module, also without parameters: any may run its callback."""
-    modules = [each for each in model.modules() if isinstance(each, FSDPModule)]
-    states: list[Any] = [each._get_fsdp_state() for each in modules]
+    modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    states: list[Any] = [module._get_fsdp_state() for module in modules]
     return list({id(state): state for state in states}.values())
 
 
 def names_of(model: nn.Module, groups: Sequence[Group]) -> dict[str, nn.Parameter]:
     """Return the sharded parameters that are trained, by name; wrappers' prefixes are removed."""
-    for each in groups:
-        each.module.reshard()  # a forward pass may have left a module unsharded
-    sharded = {id(each) for group in groups for each in group.parameters}
+    for group in groups:
+        group.module.reshard()  # a forward pass may have left a module unsharded
+    sharded = {id(tensor) for group in groups for tensor in group.parameters}
     return {
-        name.replace("_orig_mod.", "").replace("_checkpoint_wrapped_module.", ""): each
-        for name, each in model.named_parameters()
-        if id(each) in sharded and each.requires_grad
+        name.replace("_orig_mod.", "").replace("_checkpoint_wrapped_module.", ""): tensor
+        for name, tensor in model.named_parameters()
+        if id(tensor) in sharded and tensor.requires_grad
     }
 
 
@@ -197,7 +198,6 @@ class FSDPHook:
         self.passes = self._holder = None
 
     def _forget(self) -> None:
-        """Forget a pass that never ended."""
         self._open = False
         self._averaged: list[torch.Tensor] = []
         self._pending: dict[int, _GroupAverage] = {}
@@ -240,8 +240,8 @@ class FSDPHook:
         if passes is None or not was_open:
             return
         error = passes.end()
-        for each in pending.values():
-            _place(each, each.average.wait())
+        for group in pending.values():
+            _place(group, group.average.wait())
         passes.averaged(averaged)
         if pending:
             passes.placed()
@@ -267,7 +267,7 @@ class FSDPHook:
         """Leave the node's mean in ``.grad``: a later pass, or the optimizer, exchanges it."""
         if group.inner.gradient_divide_factor is not None:
             output.mul_(self._over.size())
-        members = [each.sharded_param for each in seen]
+        members = [record.sharded_param for record in seen]
         passes.arriving(members)
         self._held.update(map(id, members))
 
@@ -281,34 +281,36 @@ class FSDPHook:
                 "because the forward pass calls it twice: apply fully_shard() to a module around "
                 "both calls"
             )
-        for each in seen:
-            _check_hooks(each.sharded_param)
+        for record in seen:
+            _check_hooks(record.sharded_param)
         members = self._members(group)
         buffer = self._gather(group, seen, output)
-        used = {id(each.sharded_param) for each in seen}
-        fresh = {id(each) for each in members if each.grad is None or id(each) in self._held}
+        used = {id(record.sharded_param) for record in seen}
+        fresh = {
+            id(tensor) for tensor in members if tensor.grad is None or id(tensor) in self._held
+        }
         self._held.difference_update(map(id, members))
         output.zero_()
         average = passes.average(members, buffer, last=False, placed=False)
         self._pending[id(group)] = _GroupAverage(members, fresh, used, average)
 
     def _members(self, group: Group) -> list[torch.Tensor]:
-        return [each for each in group.parameters if id(each) in self._known]
+        return [tensor for tensor in group.parameters if id(tensor) in self._known]
 
     def _gather(self, group: Group, seen: Sequence[Any], output: torch.Tensor) -> torch.Tensor:
         """Return the mean of the node, of all members without padding."""
         members, dtype = self._members(group), output.dtype
-        for each in members:
-            dtype = torch.promote_types(dtype, each.dtype)
-        numels = [local(each).numel() for each in members]
+        for record in members:
+            dtype = torch.promote_types(dtype, record.dtype)
+        numels = [local(tensor).numel() for tensor in members]
         buffer = torch.zeros(sum(numels), dtype=dtype, device=output.device)
         parts = dict(zip(map(id, members), torch.split(buffer, numels), strict=True))
-        for each, reduced in _parts(seen, output):
-            parameter = each.sharded_param
+        for record, reduced in _parts(seen, output):
+            parameter = record.sharded_param
             if id(parameter) not in parts:
                 raise ValueError(
-                    f"the parameter {each._param_fqn!r} was frozen at attach(), and has a gradient "
-                    "now: detach(), and attach() again"
+                    f"the parameter {record._param_fqn!r} was frozen at attach(), and has a "
+                    "gradient now: detach(), and attach() again"
                 )
             parts[id(parameter)].copy_(reduced)
         factor = group.factor(output.dtype, self._over.size())
@@ -322,26 +324,26 @@ class FSDPHook:
     def _add_kept(self, group: Group, seen: Sequence[Any], output: torch.Tensor) -> None:
         """Add gradients kept inside the node to an uncompressed average."""
         factor = group.factor(output.dtype, self._over.size())
-        for each, reduced in _parts(seen, output):
-            parameter = each.sharded_param
+        for record, reduced in _parts(seen, output):
+            parameter = record.sharded_param
             if id(parameter) in self._held and parameter.grad is not None:
-                kept = local(parameter.grad)
-                reduced.add_(kept.flatten().to(output.device) / factor)
-                kept.zero_()
+                gradient = local(parameter.grad)
+                reduced.add_(gradient.flatten().to(output.device) / factor)
+                gradient.zero_()
                 self._held.discard(id(parameter))
 
 
 def _parts(seen: Sequence[Any], output: torch.Tensor) -> Iterator[tuple[Any, torch.Tensor]]:
     """Yield FSDP's record of each parameter, with its part of a reduction, without padding."""
     at = 0
-    for each in seen:
-        yield each, output[at : at + local(each.sharded_param).numel()]
-        at += each.padded_sharded_param_size.numel()
+    for record in seen:
+        yield record, output[at : at + local(record.sharded_param).numel()]
+        at += record.padded_sharded_param_size.numel()
 
 
 def _check_hooks(parameter: torch.Tensor) -> None:
     hooks = getattr(parameter, "_post_accumulate_grad_hooks", None) or {}
-    if any(not isinstance(getattr(each, "__self__", None), GradMark) for each in hooks.values()):
+    if any(not isinstance(getattr(hook, "__self__", None), GradMark) for hook in hooks.values()):
         raise ValueError(
             "a parameter has a hook from register_post_accumulate_grad_hook(), such as that of an "
             "optimizer that steps within the backward pass: averages are ready only at its end"
@@ -350,7 +352,7 @@ def _check_hooks(parameter: torch.Tensor) -> None:
 
 def _place(pending: _GroupAverage, averages: torch.Tensor) -> None:
     """Add averages to the zeros or gradients that FSDP left in ``.grad``."""
-    numels = [local(each).numel() for each in pending.members]
+    numels = [local(tensor).numel() for tensor in pending.members]
     for parameter, flat in zip(pending.members, torch.split(averages, numels), strict=True):
         here = local(parameter)
         average = flat.view(here.shape)
@@ -368,9 +370,9 @@ def _place(pending: _GroupAverage, averages: torch.Tensor) -> None:
 
 def _forward(switch: "weakref.ref[FSDPHook]", *_: Any) -> None:
     """Forget a pass that never ended: an exception left it."""
-    found = switch()
-    if found is not None:
-        found._forget()
+    alive = switch()
+    if alive is not None:
+        alive._forget()
 
 
 class FSDPSource:
@@ -393,7 +395,7 @@ class FSDPSource:
         if self._switch is not None:
             if self._switch.passes is not None:
                 raise ValueError("this model already has an attached codec; detach() its handle")
-        elif any(each.inner._all_reduce_hook is not None for each in self._groups):
+        elif any(group.inner._all_reduce_hook is not None for group in self._groups):
             raise ValueError(
                 "an FSDP module already has a hook from set_all_reduce_hook(), and accepts only one"
             )

@@ -9,7 +9,7 @@ import torch
 from torch.optim import Optimizer
 
 from gradwire import _validate
-from gradwire.torch.engine.consensus import run_on_all
+from gradwire.torch.checkpoint.gather import run_on_all
 from gradwire.torch.horovod.optimizer import Distributed, attach, process_set_of
 from gradwire.torch.transport.horovod import (
     HorovodTransport,
@@ -45,31 +45,31 @@ class ElasticState(_TorchState):  # type: ignore[misc]  # it has no types
         self._merged: dict[int, dict[str, Any]] = {}
         super().__init__(model=model, optimizer=optimizer, **kwargs)
         # Horovod's own make a step on ranks without a state, after the model was copied.
-        for each in self._handlers.values():
-            if isinstance(each.value, torch.nn.Module | torch.optim.Optimizer):
-                each.sync = functools.partial(_sync, each)
+        for handler in self._handlers.values():
+            if isinstance(handler.value, torch.nn.Module | torch.optim.Optimizer):
+                handler.sync = functools.partial(_sync, handler)
 
     def save(self) -> None:
         """Keep a copy of everything. Call `commit` instead, which calls this."""
         super().save()
         self._merged = {}
         self._residuals = {
-            at: each.handle.state_dict()
-            for at, each in enumerate(self._distributed())
-            if each.handle is not None
+            at: optimizer.handle.state_dict()
+            for at, optimizer in enumerate(self._distributed())
+            if optimizer.handle is not None
         }
 
     def restore(self) -> None:
         """Return to the last saved state. Residuals follow in `sync`."""
-        for each in self._distributed():
-            each._let_go()
+        for optimizer in self._distributed():
+            optimizer._let_go()
         super().restore()
 
     def sync(self) -> None:
         """Continue on all ranks from the state of rank 0, with a share of all residuals each."""
         super().sync()
-        for at, each in enumerate(self._distributed()):
-            self._sync_residuals(at, each)
+        for at, optimizer in enumerate(self._distributed()):
+            self._sync_residuals(at, optimizer)
         self._merged = {}
 
     def check_host_updates(self) -> None:
@@ -78,10 +78,10 @@ class ElasticState(_TorchState):  # type: ignore[misc]  # it has no types
             super().check_host_updates()
         except HostsUpdated as interrupt:
             # Residuals are added up while all ranks are there, those that are to leave, too.
-            for at, each in enumerate(self._distributed()):
-                if each.handle is not None and each.handle.attached:
-                    self._merged[at] = each.handle.merged_state_dict()
-                each._let_go()
+            for at, optimizer in enumerate(self._distributed()):
+                if optimizer.handle is not None and optimizer.handle.attached:
+                    self._merged[at] = optimizer.handle.merged_state_dict()
+                optimizer._let_go()
             # All ranks have to meet in sync(), also if some have only left.
             raise HostsUpdated(False) from interrupt
 
@@ -102,15 +102,14 @@ class ElasticState(_TorchState):  # type: ignore[misc]  # it has no types
             mine = self._merged[at] if library.rank() == holders[0] else {}
         else:
             mine = self._residuals.get(at, {})
-        found = handle.merged_state_dict(mine)
-        if found:
-            handle.load_state_dict(found)
+        merged = handle.merged_state_dict(mine)
+        if merged:
+            handle.load_state_dict(merged)
             self._residuals[at] = handle.state_dict()
 
     def _distributed(self) -> list[Distributed]:
-        """Return the optimizers of this state that gradwire has distributed."""
-        values = [each.value for each in self._handlers.values()]
-        return [each for each in values if isinstance(each, Distributed) and each._settings]
+        values = [handler.value for handler in self._handlers.values()]
+        return [value for value in values if isinstance(value, Distributed) and value._settings]
 
 
 def _sync(handler: Any) -> None:
@@ -149,21 +148,25 @@ def broadcast_parameters(
         named = sorted(params.items())
     else:
         named = [
-            each if isinstance(each, tuple) else (str(at), each) for at, each in enumerate(params)
+            value if isinstance(value, tuple) else (str(at), value)
+            for at, value in enumerate(params)
         ]
     members = process_set_of(process_set)
     started = []
-    for name, each in named:
-        if isinstance(each, torch.Tensor) and each.numel():
-            found = each.detach().contiguous()
+    for name, value in named:
+        if isinstance(value, torch.Tensor) and value.numel():
+            contiguous = value.detach().contiguous()
             handle = library.broadcast_async_(
-                found.view(-1).view(torch.uint8), root, f"gradwire.of.{name}", process_set=members
+                contiguous.view(-1).view(torch.uint8),
+                root,
+                f"gradwire.of.{name}",
+                process_set=members,
             )
-            started.append((each.detach(), found, handle))
-    for each, found, handle in started:
+            started.append((value.detach(), contiguous, handle))
+    for value, contiguous, handle in started:
         library.synchronize(handle)
-        if found.data_ptr() != each.data_ptr():
-            each.copy_(found)
+        if contiguous.data_ptr() != value.data_ptr():
+            value.copy_(contiguous)
 
 
 def broadcast_optimizer_state(optimizer: Optimizer, root_rank: int) -> None:
@@ -195,8 +198,8 @@ def broadcast_optimizer_state(optimizer: Optimizer, root_rank: int) -> None:
 
     size = run_on_all(channel, save, "broadcast")[root]
     saved = bytearray(file.getvalue() or size)
-    for each in torch.split(torch.frombuffer(saved, dtype=torch.uint8), _PIECE):
-        channel.broadcast(each, root).wait()
+    for piece in torch.split(torch.frombuffer(saved, dtype=torch.uint8), _PIECE):
+        channel.broadcast(piece, root).wait()
     # On the root, too: loading may change types. By the host: ranks have devices of their own.
     state = torch.load(io.BytesIO(saved), map_location="cpu", weights_only=True)
     optimizer.load_state_dict(state)

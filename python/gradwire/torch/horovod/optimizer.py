@@ -127,8 +127,8 @@ class Distributed:
     def _step_supports_amp_scaling(self) -> bool:
         """The flag of fused optimizers, which torch's loss scaler reads first in its ``step()``."""
         self._check_for_scaler()
-        own = self.__dict__.get("_step_supports_amp_scaling", False)
-        return bool(getattr(super(), "_step_supports_amp_scaling", own))
+        default = self.__dict__.get("_step_supports_amp_scaling", False)
+        return bool(getattr(super(), "_step_supports_amp_scaling", default))
 
     @_step_supports_amp_scaling.setter
     def _step_supports_amp_scaling(self, supported: bool) -> None:
@@ -324,7 +324,7 @@ def DistributedOptimizer(  # as Horovod's
     )
     if op not in (library.Average, library.Sum):
         raise ValueError(f"op must be hvd.Average or hvd.Sum, got {op!r}")
-    if op == library.Sum and any(each.memory.updates for each in options.assignment.codecs):
+    if op == library.Sum and any(codec.memory.updates for codec in options.assignment.codecs):
         raise ValueError("op=hvd.Sum would add up the steps that this codec sends: use hvd.Average")
     settings = Settings(
         named=named,
@@ -347,7 +347,7 @@ def attach(optimizer: Distributed, settings: Settings) -> None:
     """Attach the codec to a distributed optimizer. A collective."""
     transport = HorovodTransport(settings.process_set, settings.timeout)
     entry = HorovodSource(settings, transport)
-    places = {id(each): at for at, each in enumerate(settings.named.values())}
+    places = {id(tensor): at for at, tensor in enumerate(settings.named.values())}
     optimizer.handle = attach_engine(
         settings.named,
         settings.options,
@@ -358,7 +358,9 @@ def attach(optimizer: Distributed, settings: Settings) -> None:
         facts={
             "backward_passes_per_step": settings.passes_per_step,
             "op": int(settings.op),
-            "groups": checksum([[places[id(each)] for each in one] for one in settings.buckets]),
+            "groups": checksum(
+                [[places[id(tensor)] for tensor in one] for one in settings.buckets]
+            ),
             "sparse_as_dense": settings.sparse_as_dense,
         },
     )
@@ -376,21 +378,21 @@ def _check_kind(optimizer: object) -> None:
 
 
 def _named(
-    optimizer: Optimizer, given: Iterable[tuple[str, torch.nn.Parameter]] | None
+    optimizer: Optimizer, named_parameters: Iterable[tuple[str, torch.nn.Parameter]] | None
 ) -> dict[str, torch.nn.Parameter]:
     """Return the parameters of an optimizer by name, in the order of the names.
 
     Further names are allowed; of two names of a parameter, the first counts. Raises a ValueError if
     one has no name, or none of its own. By default, parameters are numbered.
     """
-    parameters = [each for group in optimizer.param_groups for each in group["params"]]
-    if given is None:
-        return {f"parameter{at}": each for at, each in enumerate(parameters)}
+    parameters = [tensor for group in optimizer.param_groups for tensor in group["params"]]
+    if named_parameters is None:
+        return {f"parameter{at}": tensor for at, tensor in enumerate(parameters)}
     names: dict[int, str] = {}
-    for name, each in dict(given).items():
-        names.setdefault(id(each), name)
-    known = {id(each): each for each in parameters}
-    if missing := [tuple(each.shape) for each in parameters if id(each) not in names]:
+    for name, tensor in dict(named_parameters).items():
+        names.setdefault(id(tensor), name)
+    known = {id(tensor): tensor for tensor in parameters}
+    if missing := [tuple(tensor.shape) for tensor in parameters if id(tensor) not in names]:
         raise ValueError(
             f"named_parameters= lacks {len(missing)} parameters of the optimizer, of the shapes "
             f"{missing[:6]}: pass model.named_parameters() of all models that it trains, each with "

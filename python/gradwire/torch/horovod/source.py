@@ -29,22 +29,22 @@ def form(named: Mapping[str, torch.Tensor], groups: int | None) -> list[list[tor
     the number of groups, as in Horovod; by default, buckets of up to 25 MiB.
     """
     every = list(named.values())
-    found: list[list[torch.Tensor]] = []
+    groups_of_tensors: list[list[torch.Tensor]] = []
     if groups is not None:
         length = -(-len(every) // _validate.integer("groups", groups, low=1))
-        found = [every[at : at + length] for at in range(0, len(every), length)][::-1]
+        groups_of_tensors = [every[at : at + length] for at in range(0, len(every), length)][::-1]
     else:
         room = 0
-        for each in reversed(every):
-            if not found or room < each.nbytes:
-                found.append([])
+        for tensor in reversed(every):
+            if not groups_of_tensors or room < tensor.nbytes:
+                groups_of_tensors.append([])
                 room = BUCKET
-            found[-1].insert(0, each)
-            room -= each.nbytes
+            groups_of_tensors[-1].insert(0, tensor)
+            room -= tensor.nbytes
     alike: dict[tuple[int, torch.dtype, torch.device], list[torch.Tensor]] = {}
-    for at, group in enumerate(found):
-        for each in group:
-            alike.setdefault((at, each.dtype, each.device), []).append(each)
+    for at, group in enumerate(groups_of_tensors):
+        for tensor in group:
+            alike.setdefault((at, tensor.dtype, tensor.device), []).append(tensor)
     return list(alike.values())
 
 
@@ -61,13 +61,13 @@ class BucketReadiness:
         passes: int,
         name_of: Callable[[torch.Tensor], str],
     ) -> None:
-        active = [[each for each in bucket if each.requires_grad] for bucket in buckets]
+        active = [[tensor for tensor in bucket if tensor.requires_grad] for bucket in buckets]
         self.buckets = [bucket for bucket in active if bucket]
         self._passes = passes
         self._name_of = name_of
         self._counts: dict[int, int] = {}
         self._bucket_of = {
-            id(each): index for index, bucket in enumerate(self.buckets) for each in bucket
+            id(tensor): index for index, bucket in enumerate(self.buckets) for tensor in bucket
         }
         self._missing = [len(bucket) for bucket in self.buckets]
         self._next = 0
@@ -172,7 +172,7 @@ class HorovodSource:
     """The gradients of an optimizer, exchanged as its settings say."""
 
     def __init__(self, settings: Settings, transport: HorovodTransport) -> None:
-        self._names = {id(each): name for name, each in settings.named.items()}
+        self._names = {id(tensor): name for name, tensor in settings.named.items()}
         self._settings = settings
         self._transport = transport
         self.passes_per_step = settings.passes_per_step
@@ -220,11 +220,11 @@ class HorovodSource:
 
         # Now, not earlier: the hooks that tell where gradients come from must run before these.
         for bucket in self._settings.buckets:
-            for each in bucket:
-                required = each.requires_grad
-                each.requires_grad_(True)  # a frozen parameter takes no hooks, but keeps them
-                made = each.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
-                each.requires_grad_(required)
+            for tensor in bucket:
+                required = tensor.requires_grad
+                tensor.requires_grad_(True)  # a frozen parameter takes no hooks, but keeps them
+                made = tensor.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+                tensor.requires_grad_(required)
                 self._hooks.append(made)
         _hooked.add(self)
 
@@ -247,8 +247,8 @@ class HorovodSource:
 
     def _others(self) -> "list[HorovodSource]":
         """Return the sources of other optimizers that have some of these parameters."""
-        every = (each for each in _hooked if each is not self)
-        return [each for each in every if self._names.keys() & each._names.keys()]
+        every = (source for source in _hooked if source is not self)
+        return [source for source in every if self._names.keys() & source._names.keys()]
 
     # What the optimizer calls -----------------------------------------------------------------
 
@@ -276,11 +276,11 @@ class HorovodSource:
                     self._submit(bucket, last=last)
                 changed = self._finish()
             finally:
-                told, self._told = self._told, False
+                was_early, self._told = self._told, False
                 self._turn = None
                 self._flying.clear()
             self.synchronized = True
-        if changed is not None and not told:
+        if changed is not None and not was_early:
             raise UpdateError(
                 f"the gradient of {self._name_of(changed)!r} was changed while it was being "
                 "exchanged, for example clipped, and the average has replaced it: call "
@@ -328,7 +328,7 @@ class HorovodSource:
         return self._names[id(parameter)]
 
     def _dense(self, buffer: torch.Tensor, *, half: bool = False) -> HorovodAverage:
-        """Start to average a buffer, sparse or not, in place: see `DenseAverage`."""
+        """Start to average a buffer, sparse or not, in place: see `dense_average`."""
         assert not half  # only "auto" asks for that
         start = self._channel.all_reduce if self._sums else self._channel.average
         return HorovodAverage(start(buffer), buffer)
@@ -338,8 +338,8 @@ class HorovodSource:
             self._passes.begin()
             if self._passes.refusal is not None:
                 raise self._passes.refusal
-        sparse = [each for each in bucket if self._check_kind(each)]
-        dense = [each for each in bucket if not self._is_sparse[id(each)]]
+        sparse = [tensor for tensor in bucket if self._check_kind(tensor)]
+        dense = [tensor for tensor in bucket if not self._is_sparse[id(tensor)]]
         if dense:
             flat = self._flats.get(id(dense[0]))
             if flat is None or list(map(id, flat.tensors)) != list(map(id, dense)):
@@ -347,9 +347,9 @@ class HorovodSource:
                 self._flats[id(dense[0])] = flat
             flat.read()
             self._start(dense, flat.buffer, flat, last=last and not sparse)
-        for each in sparse:
-            gradient = _empty(each) if each.grad is None else each.grad.clone()
-            self._start([each], gradient, None, last=last and each is sparse[-1])
+        for tensor in sparse:
+            gradient = _empty(tensor) if tensor.grad is None else tensor.grad.clone()
+            self._start([tensor], gradient, None, last=last and tensor is sparse[-1])
 
     def _start(
         self,
@@ -360,7 +360,7 @@ class HorovodSource:
         last: bool,
     ) -> None:
         """Start to exchange a buffer: a flat one, or one sparse gradient."""
-        versions = [_version(each) for each in tensors]
+        versions = [_version(tensor) for tensor in tensors]
         average: Average
         if self._passes is None:
             average = self._dense(buffer)
@@ -376,10 +376,10 @@ class HorovodSource:
 
         Returns a parameter whose gradient was changed in the meantime.
         """
-        results = [each.average.wait() for each in self._flying]
-        changed = [found for each in self._flying if (found := each.changed()) is not None]
-        for each, result in zip(self._flying, results, strict=True):
-            each.write(result)
+        results = [bucket.average.wait() for bucket in self._flying]
+        changed = [tensor for bucket in self._flying if (tensor := bucket.changed()) is not None]
+        for bucket, result in zip(self._flying, results, strict=True):
+            bucket.write(result)
         ending = self._passes.ending() if self._flying and self._passes is not None else None
         error = None if ending is None else ending()
         if error is not None:
@@ -392,15 +392,15 @@ class HorovodSource:
         known = self._is_sparse.get(id(tensor))
         if gradient is None or self._settings.sparse_as_dense:
             return self._is_sparse.setdefault(id(tensor), False)
-        found = gradient.is_sparse
-        if known is not None and known != found:
+        is_sparse = gradient.is_sparse
+        if known is not None and known != is_sparse:
             raise ExchangeError(
-                f"the gradient of {self._name_of(tensor)!r} is {'' if found else 'not '}sparse, "
-                "unlike in earlier passes, where it may have been missing: pass "
+                f"the gradient of {self._name_of(tensor)!r} is {'' if is_sparse else 'not '}"
+                "sparse, unlike in earlier passes, where it may have been missing: pass "
                 "sparse_as_dense=True"
             )
-        self._is_sparse[id(tensor)] = found
-        return found
+        self._is_sparse[id(tensor)] = is_sparse
+        return is_sparse
 
 
 def _version(tensor: torch.Tensor) -> tuple[int, int] | None:

@@ -3,6 +3,7 @@
 import abc
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -45,7 +46,8 @@ class Channel(abc.ABC):
     def all_gather(self, out: torch.Tensor, mine: torch.Tensor) -> Work:
         """Start to fill ``out`` with ``mine`` of all ranks, in rank order.
 
-        ``mine`` has the shape (n,) and one dtype on every rank, ``out`` (size * n,).
+        ``mine`` has the shape (n,) and one dtype on every rank, ``out`` (size * n,). It may be this
+        rank's part of ``out``.
         """
 
     @abc.abstractmethod
@@ -67,7 +69,7 @@ class Channel(abc.ABC):
         """Return the tensors of all ranks on one of them; an empty list on the others."""
         every = mine.new_empty(self.size * mine.numel())
         self.all_gather(every, mine.flatten()).wait()
-        return [each.view_as(mine) for each in every.chunk(self.size)] if self.rank == to else []
+        return [row.view_as(mine) for row in every.chunk(self.size)] if self.rank == to else []
 
     def all_gather_object(self, mine: Any) -> list[Any]:
         """Return the objects of all ranks, in rank order.
@@ -101,6 +103,50 @@ class Channel(abc.ABC):
         every = message.new_empty(self.size * longest)
         self.all_gather(every, message).wait()
         return [_read(rank, row) for rank, row in enumerate(every.view(self.size, longest))]
+
+
+@dataclass(frozen=True, slots=True)
+class RankTopology:
+    """The position of a rank: it owns one share of every gradient, as does one rank per node."""
+
+    rank: int  # among all ranks
+    node: int
+    share: int  # in that node
+    grid: tuple[tuple[int, int], ...]  # node and share of every rank
+
+    @classmethod
+    def alone(cls, rank: int, size: int) -> "RankTopology":
+        """Return the place of a rank that is a node by itself."""
+        return cls(rank, rank, 0, tuple((node, 0) for node in range(size)))
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return len(self.grid)
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        return max(node for node, _ in self.grid) + 1
+
+    @property
+    def shares(self) -> int:
+        """Number of ranks per node, which is also the number of shares."""
+        return max(share for _, share in self.grid) + 1
+
+    @property
+    def measures(self) -> bool:
+        """Whether this rank's gradients are measured for all: those of the first node."""
+        return self.node == 0
+
+    @property
+    def partners(self) -> list[int]:
+        """The ranks that own the same share as this rank, in the order of nodes."""
+        return [self.grid.index((node, self.share)) for node in range(self.nodes)]
+
+    def rank_of(self, node: int | None, share: int) -> int | None:
+        """Return the rank that has a share in a node; None for an unknown node."""
+        return None if node is None or node < 0 else self.grid.index((node, share))
 
 
 class LocalChannel(Channel):

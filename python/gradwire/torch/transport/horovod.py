@@ -130,7 +130,7 @@ class _All:
                 self._finish = None
 
 
-def _nothing(found: torch.Tensor) -> None:
+def _nothing(result: torch.Tensor) -> None:
     """Do nothing: the collective worked in place."""
 
 
@@ -187,14 +187,14 @@ class HorovodChannel(Channel):
     @override
     def all_gather(self, out: torch.Tensor, mine: torch.Tensor) -> Work:
 
-        def finish(found: torch.Tensor) -> None:
+        def finish(result: torch.Tensor) -> None:
             target = _bytes(out)
-            if found.numel() != target.numel():
+            if result.numel() != target.numel():
                 raise RuntimeError(
-                    f"the ranks sent {found.numel()} bytes, expected {target.numel()}: they did "
+                    f"the ranks sent {result.numel()} bytes, expected {target.numel()}: they did "
                     "not start the same collectives"
                 )
-            target.copy_(found)
+            target.copy_(result)
 
         return self._start(library.allgather_async, _bytes(mine), finish=finish)
 
@@ -232,14 +232,14 @@ class HorovodChannel(Channel):
         part = tensor if tensor.is_coalesced() else tensor.coalesce()
         indices = part.indices().t().contiguous()  # an entry after another
         values = part.values().contiguous()
-        found: list[torch.Tensor] = []
+        results: list[torch.Tensor] = []
         works = [
-            self._start(library.allgather_async, _bytes(each), finish=found.append)
-            for each in (indices, values)
+            self._start(library.allgather_async, _bytes(tensor), finish=results.append)
+            for tensor in (indices, values)
         ]
 
         def finish() -> None:
-            places, numbers = found
+            places, numbers = results
             every = torch.sparse_coo_tensor(
                 places.view(indices.dtype).view(-1, indices.shape[1]).t(),
                 numbers.view(values.dtype).view(-1, *values.shape[1:]),
@@ -256,11 +256,10 @@ class HorovodChannel(Channel):
     def _start(
         self,
         start: Callable[..., int],
-        *given: Any,
+        *arguments: Any,
         finish: Callable[[torch.Tensor], Any] = _nothing,
         **options: Any,
     ) -> _Pending:
-        """Start a collective under the next name."""
         if not self.is_open:
             raise ExchangeError(
                 "hvd.init() or hvd.shutdown() was called since this optimizer was made: make it "
@@ -272,7 +271,7 @@ class HorovodChannel(Channel):
         self._started += 1
         _await_shutdown()
         try:
-            handle = start(*given, name=name, process_set=self._set, **options)
+            handle = start(*arguments, name=name, process_set=self._set, **options)
         except InternalError as error:
             raise _lost(error) from error
         work = _Pending(handle, finish, lambda: self.timeout)

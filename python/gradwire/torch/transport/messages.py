@@ -22,11 +22,11 @@ def read(data: bytes | str, limit: int = LIMIT) -> Any:
         raise ValueError(f"it has {len(data)} bytes, at most {limit} were expected")
     text = data if isinstance(data, str) else data.decode()
     try:
-        found = json.loads(text, parse_float=_finite, parse_constant=_finite)
+        message = json.loads(text, parse_float=_finite, parse_constant=_finite)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    _check_depth(found)
-    return found
+    _check_depth(message)
+    return message
 
 
 def _finite(text: str) -> float:
@@ -36,14 +36,14 @@ def _finite(text: str) -> float:
     return value
 
 
-def _check_depth(found: Any) -> None:
-    level = [found]
+def _check_depth(message: Any) -> None:
+    level = [message]
     for _ in range(DEPTH):
         level = [
             inner
-            for each in level
-            if isinstance(each, dict | list)
-            for inner in (each.values() if isinstance(each, dict) else each)
+            for value in level
+            if isinstance(value, dict | list)
+            for inner in (value.values() if isinstance(value, dict) else value)
         ]
         if not level:
             return

@@ -117,13 +117,14 @@ class ProcessGroupChannel(LocalChannel):
         sizes: Sequence[int] | None = None,
     ) -> Work:
         even = mine.numel() // self.size
-        theirs, own = (
-            [even] * self.size if each is None else list(each) for each in (out_sizes, sizes)
+        theirs, sent = (
+            [even] * self.size if lengths is None else list(lengths)
+            for lengths in (out_sizes, sizes)
         )
         if out.is_cpu:
-            parts = torch.split(out, theirs), torch.split(mine, own)
+            parts = torch.split(out, theirs), torch.split(mine, sent)
             return self._start(swap, self.group, self.rank, *parts, self._timeout)
-        return self._start(self.group.alltoall_base, out, mine, theirs, own)
+        return self._start(self.group.alltoall_base, out, mine, theirs, sent)
 
     @override
     def all_reduce(self, tensor: torch.Tensor) -> Work:
@@ -149,11 +150,11 @@ class ProcessGroupChannel(LocalChannel):
         self.group._get_backend(torch.device("cpu"))._set_default_timeout(timeout)
         self._timeout = timeout
 
-    def _start(self, start: Callable[..., Work], *given: Any) -> Work:
+    def _start(self, start: Callable[..., Work], *arguments: Any) -> Work:
         """Start a collective; a failure is reported as one of the other ranks."""
         other = 1 - self.rank if self.size == 2 else None
         try:
-            return _Collective(start(*given), other)
+            return _Collective(start(*arguments), other)
         except RuntimeError as error:
             if "onnection" not in str(error):  # what is wrong is here
                 raise
@@ -226,9 +227,13 @@ class ProcessGroups:
         can stay there; without ``frames``, if values can. Devices without an entry use the host.
         """
         stays = "can_stay_on_device" if frames else "values_stay"
-        found = [(each.device.type, getattr(backends.backend_for(each), stays)) for each in tensors]
+        stays_by_kind = [
+            (tensor.device.type, getattr(backends.backend_for(tensor), stays)) for tensor in tensors
+        ]
         # One device of a kind may not run the kernels.
-        there = {kind for kind, _ in found} - {kind for kind, stays in found if not stays}
+        there = {kind for kind, _ in stays_by_kind} - {
+            kind for kind, stays in stays_by_kind if not stays
+        }
         config = dist.BackendConfig(dist.get_backend_config(self._over))
         known = config.get_device_backend_map().items()
         return {kind: by for kind, by in known if kind in there and by not in _BY_HOST}
@@ -292,7 +297,7 @@ class ProcessGroups:
         NCCL connects in the first collective on a device. That takes memory and time, and may wait
         for the device: not in the middle of a backward pass.
         """
-        for device in dict.fromkeys(each.device for each in tensors):
+        for device in dict.fromkeys(tensor.device for tensor in tensors):
             by = device_backends.get(device.type)
             if by is None:
                 continue
@@ -355,7 +360,6 @@ def _timeout(group: dist.ProcessGroup) -> timedelta | None:
 
 
 def _is_registered(group: dist.ProcessGroup) -> bool:
-    """Tell whether torch.distributed still has a group."""
     try:
         return dist.is_initialized() and bool(dist.get_process_group_ranks(group))
     except (KeyError, ValueError):

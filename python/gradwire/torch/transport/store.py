@@ -36,7 +36,7 @@ class Secret:
 
     def of(self, *what: str | int) -> "Secret":
         """Derive the key for one purpose, which reveals no other key."""
-        return Secret(self._proof(*(str(each).encode() for each in what)))
+        return Secret(self._proof(*(str(part).encode() for part in what)))
 
     def seal(self, key: str, value: bytes) -> bytes:
         """Return a value for a store, signed together with its key in the store."""
@@ -78,14 +78,14 @@ class Secret:
                 )
 
     def _proof(self, *parts: bytes) -> bytes:
-        message = b"".join(len(each).to_bytes(8, "big") + each for each in parts)
+        message = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
         return hmac.digest(self._key, message, _HASH)
 
 
 def _all_gather(channel: Channel, mine: bytes) -> list[bytes]:
     every = torch.zeros(channel.size * _NBYTES, dtype=torch.uint8, device="cpu")
     channel.all_gather(every, torch.frombuffer(bytearray(mine), dtype=torch.uint8)).wait()
-    return [each.numpy().tobytes() for each in every.view(channel.size, _NBYTES)]
+    return [row.numpy().tobytes() for row in every.view(channel.size, _NBYTES)]
 
 
 stores: Any = dist  # whose stores and bare backends are not among its exported types
@@ -114,8 +114,8 @@ class GlooChannel(ProcessGroupChannel):
         self._timeout = timeout
 
     @override
-    def _start(self, start: Callable[..., Work], *given: Any) -> Work:
-        return start(*given)
+    def _start(self, start: Callable[..., Work], *arguments: Any) -> Work:
+        return start(*arguments)
 
     def close(self) -> None:
         """Close the connections, once they are idle. Other ranks that wait in it fail."""
@@ -190,12 +190,12 @@ class Gloo(Transport):
 
         They are copied to a separate store, because torch does not accept a store in Python.
         """
-        own, made = stores.HashStore(), Future[Any]()
-        own.set_timeout(self._timeout)
+        addresses, made = stores.HashStore(), Future[Any]()
+        addresses.set_timeout(self._timeout)
 
         def connect() -> None:
             try:
-                made.set_result(self._backend(own))
+                made.set_result(self._backend(addresses))
             except BaseException as error:
                 made.set_exception(error)
 
@@ -206,14 +206,14 @@ class Gloo(Transport):
                 f"{device}/{rank}"
                 for rank in sorted(range(self._size), key=lambda rank: rank != self._rank)
             )
-            while not own.check([mine]):
+            while not addresses.check([mine]):
                 if made.done():  # without it: it has failed
                     return made.result()
                 time.sleep(_SOON)
-            store.set(mine, secret.seal(mine, own.get(mine)))
+            store.set(mine, secret.seal(mine, addresses.get(mine)))
             store.wait(others, self._timeout)
-            for each in others:
-                own.set(each, secret.open(each, store.get(each)))
+            for address in others:
+                addresses.set(address, secret.open(address, store.get(address)))
         return made.result()
 
     @override

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeAlias
 
@@ -10,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from gradwire.torch.transport.channel import NO_DEVICE_BACKENDS, Channel
+from gradwire.torch.transport.channel import NO_DEVICE_BACKENDS, Channel, RankTopology
 from gradwire.torch.transport.process_group import ProcessGroupChannel, ProcessGroups
 
 Levels: TypeAlias = int | str | DeviceMesh | tuple[dist.ProcessGroup, dist.ProcessGroup]
@@ -34,13 +33,13 @@ def parse_hierarchy(hierarchy: Levels, over: dist.ProcessGroup) -> tuple[list[in
     if isinstance(hierarchy, tuple):
         return _of_groups(hierarchy, ranks)
     if hierarchy == "node":
-        given = os.environ.get("LOCAL_WORLD_SIZE", "")
-        if not given.isdecimal():
+        size_text = os.environ.get("LOCAL_WORLD_SIZE", "")
+        if not size_text.isdecimal():
             raise ValueError(
                 'hierarchy="node" reads the number of ranks per node from LOCAL_WORLD_SIZE, which '
                 "torchrun sets; it is not set here: pass the number"
             )
-        hierarchy = int(given)
+        hierarchy = int(size_text)
     if isinstance(hierarchy, bool) or not isinstance(hierarchy, int):
         raise TypeError(f"{_EXPECTED}; got {hierarchy!r}")
     size = hierarchy
@@ -65,60 +64,16 @@ def _of_mesh(mesh: DeviceMesh, ranks: list[int]) -> tuple[list[int], list[int]]:
 
 
 def _of_groups(groups: tuple[Any, ...], ranks: list[int]) -> tuple[list[int], list[int]]:
-    if len(groups) != 2 or not all(isinstance(each, dist.ProcessGroup) for each in groups):
+    if len(groups) != 2 or not all(isinstance(group, dist.ProcessGroup) for group in groups):
         raise TypeError(f"{_EXPECTED}; got {groups!r}")
     inside, across = map(dist.get_process_group_ranks, groups)
-    own = dist.get_rank()
-    if set(inside) & set(across) != {own} or not {*inside, *across} <= set(ranks):
+    rank = dist.get_rank()
+    if set(inside) & set(across) != {rank} or not {*inside, *across} <= set(ranks):
         raise ValueError(
             f"hierarchy= has the groups {inside} inside the node and {across} between nodes, which "
-            f"must share rank {own} only, and contain no ranks but {ranks}"
+            f"must share rank {rank} only, and contain no ranks but {ranks}"
         )
     return inside, across
-
-
-@dataclass(frozen=True, slots=True)
-class RankTopology:
-    """The position of a rank: it owns one share of every gradient, as does one rank per node."""
-
-    rank: int  # among all ranks
-    node: int
-    share: int  # in that node
-    grid: tuple[tuple[int, int], ...]  # node and share of every rank
-
-    @classmethod
-    def alone(cls, rank: int, size: int) -> "RankTopology":
-        """Return the place of a rank that is a node by itself."""
-        return cls(rank, rank, 0, tuple((each, 0) for each in range(size)))
-
-    @property
-    def size(self) -> int:
-        """Number of ranks."""
-        return len(self.grid)
-
-    @property
-    def nodes(self) -> int:
-        """Number of nodes."""
-        return max(node for node, _ in self.grid) + 1
-
-    @property
-    def shares(self) -> int:
-        """Number of ranks per node, which is also the number of shares."""
-        return max(share for _, share in self.grid) + 1
-
-    @property
-    def measures(self) -> bool:
-        """Whether this rank's gradients are measured for all: those of the first node."""
-        return self.node == 0
-
-    @property
-    def partners(self) -> list[int]:
-        """The ranks that own the same share as this rank, in the order of nodes."""
-        return [self.grid.index((node, self.share)) for node in range(self.nodes)]
-
-    def rank_of(self, node: int | None, share: int) -> int | None:
-        """Return the rank that has a share in a node; None for an unknown node."""
-        return None if node is None or node < 0 else self.grid.index((node, share))
 
 
 class Hierarchy:
@@ -173,7 +128,7 @@ class Hierarchy:
         not fit.
         """
         mine = across.rank, inside.rank, across.size, inside.size
-        every = [tuple(each) for each in messages.all_gather_object(mine)]
+        every = [tuple(answer) for answer in messages.all_gather_object(mine)]
         grid = tuple((node, share) for node, share, _, _ in every)
         sizes = {(nodes, shares) for _, _, nodes, shares in every}
         whole = [(node, share) for node in range(across.size) for share in range(inside.size)]
@@ -187,5 +142,5 @@ class Hierarchy:
 
     def leave(self) -> None:
         """Destroy all groups. A second call has no effect."""
-        for each in (self._across, self._inside, self._everyone):
-            each.leave()
+        for groups in (self._across, self._inside, self._everyone):
+            groups.leave()

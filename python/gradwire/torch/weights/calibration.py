@@ -4,6 +4,7 @@ import collections
 import contextlib
 import copy
 import dataclasses
+import itertools
 import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -16,9 +17,10 @@ from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.utils._pytree import tree_map
 
+from gradwire._validate import require
 from gradwire.torch.weights.inputs import BLOCK, Inputs, Sum, cross, reader_of, weights_of
 from gradwire.torch.weights.ops import FLOATS
-from gradwire.torch.weights.slots import slots_of
+from gradwire.torch.weights.slots import slots_of, unwrapped
 from gradwire.weights import Gram, load_grams, save_grams
 from gradwire.weights.pack import shape_for
 
@@ -70,11 +72,13 @@ class Calibration(Mapping[str, Gram]):
     """
 
     def __init__(self, model: nn.Module, *, sequential: bool = False) -> None:
-        inner = getattr(model, "_orig_mod", model)  # what torch.compile returns
-        if any(isinstance(m, (DataParallel, DistributedDataParallel)) for m in inner.modules()):
-            raise TypeError("Calibration takes an unwrapped model: pass its module")
-        if inner is not model and not hasattr(torch.compiler, "set_stance"):
-            raise TypeError("before torch 2.6, calibrate the model before you compile it")
+        inner, kinds = unwrapped(model), (DataParallel, DistributedDataParallel)
+        wrapped = any(isinstance(module, kinds) for module in inner.modules())
+        refusal = "Calibration takes an unwrapped model: pass its module"
+        require(not wrapped, refusal, kind=TypeError)
+        stanced = inner is model or hasattr(torch.compiler, "set_stance")
+        refusal = "before torch 2.6, calibrate the model before you compile it"
+        require(stanced, refusal, kind=TypeError)
         #: Whether matrices depend on how the weights before them were packed.
         self.sequential = sequential
         self._model = inner
@@ -106,8 +110,7 @@ class Calibration(Mapping[str, Gram]):
         self._open: contextlib.ExitStack | None = None
 
     def __enter__(self) -> Self:
-        if self._open is not None:
-            raise RuntimeError("the calibration is entered already")
+        require(self._open is None, "the calibration is entered already", kind=RuntimeError)
         with contextlib.ExitStack() as stack:
             _by_modules(stack)
             if self.sequential:
@@ -116,7 +119,7 @@ class Calibration(Mapping[str, Gram]):
                 )
                 stack.callback(before.remove)
                 stack.callback(self._model.register_forward_hook(self._end_batch).remove)
-            stack.enter_context(self._hooked(self._see, self._parameters))
+            stack.enter_context(self._reporting_inputs(self._see, self._parameters))
             self._open = stack.pop_all()
         return self
 
@@ -126,7 +129,7 @@ class Calibration(Mapping[str, Gram]):
         stack.__exit__(*error)
 
     @contextlib.contextmanager
-    def _hooked(self, see: See, names: Collection[str]) -> Iterator[None]:
+    def _reporting_inputs(self, see: See, names: Collection[str]) -> Iterator[None]:
         """Report the inputs of some weights before modules use them."""
 
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
@@ -147,13 +150,12 @@ class Calibration(Mapping[str, Gram]):
             yield
 
     def _begin(self, model: nn.Module, args: Any, kwargs: Any) -> None:
-        kind = next((each.device.type for each in self._parameters.values()), "cpu")
+        kind = next((parameter.device.type for parameter in self._parameters.values()), "cpu")
         enabled, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
-        args, kwargs = _copied(args, kwargs)
+        args, kwargs = _copy_arguments(args, kwargs)
         self._batch = _Batch(args, kwargs, torch.autocast(kind, dtype, enabled))
 
     def _end_batch(self, *_: Any) -> None:
-        """Keep a batch that was run completely."""
         batch, self._batch = self._batch, None
         if batch is not None:
             self._batches.append(batch)
@@ -162,24 +164,24 @@ class Calibration(Mapping[str, Gram]):
     def _see(self, name: str, inputs: list[Inputs]) -> None:
         if not self.sequential:
             self._sums[name] = self._sum(name, inputs) + self._sums.get(name)
-        elif self._batch is not None:
-            for each in inputs:
-                each.precision(name)
-            self._batch.uses[name] += 1
-        else:
+            return
+        if self._batch is None:
             raise RuntimeError(
                 f"{name!r} was used outside a call to the model: with sequential=True, call the "
                 "model itself, because its calls are repeated"
             )
+        for part in inputs:
+            part.precision(name)
+        self._batch.uses[name] += 1
 
     def _sum(self, name: str, inputs: list[Inputs]) -> Sum:
         """Sum inputs, unless they are those of the last weight, unchanged."""
-        rows = [each.rows for each in inputs]
+        rows = [part.rows for part in inputs]
         key: list[Any] = [None]  # inference tensors do not count the writes to them
-        if not any(each.is_inference() for each in rows):
-            key = [(each.data_ptr(), each.shape, each.stride(), each._version) for each in rows]
+        if not any(x.is_inference() for x in rows):
+            key = [(x.data_ptr(), x.shape, x.stride(), x._version) for x in rows]
         if self._last is None or self._last[1] != key or key == [None]:
-            self._last = inputs, key, Sum.of([each.blocks(name) for each in inputs])
+            self._last = inputs, key, Sum.of([part.blocks(name) for part in inputs])
         return self._last[2]
 
     @property
@@ -206,13 +208,12 @@ class Calibration(Mapping[str, Gram]):
         if name not in self._sums:
             return self._loaded[name]
         known = self._sums[name]
-        own = self.pair(name, {})[0] if known is None else known.gram()
-        if own is None:
+        gram = self.pair(name, {})[0] if known is None else known.gram()
+        if gram is None:
             raise RuntimeError(f"no input reached {name!r} when the model ran again, in eval mode")
-        return self._loaded[name] + own if name in self._loaded else own
+        return self._loaded[name] + gram if name in self._loaded else gram
 
     def __repr__(self) -> str:
-        """Return the numbers of weights, for `print`."""
         return f"Calibration({len(self)} weights seen, {len(self.unseen)} unseen)"
 
     def pair(
@@ -224,14 +225,14 @@ class Calibration(Mapping[str, Gram]):
         ``X^T Y`` of original inputs X and inputs Y with weights replaced; None if these do not
         correspond, as when a router sends other inputs to an expert, or if nothing is replaced.
         """
-        if self._open is not None:
-            raise RuntimeError("leave the `with` of the calibration before matrices are computed")
-        found: Sum | None = None
+        refusal = "leave the `with` of the calibration before matrices are computed"
+        require(self._open is None, refusal, kind=RuntimeError)
+        total: Sum | None = None
         products: Any = 0 if replaced else None
         for batch in self._batches:
             after = self._run(batch, name, replaced)
             for inputs in after:
-                found = Sum.of([torch.split(each, BLOCK, 1) for each in inputs]) + found
+                total = Sum.of([torch.split(part, BLOCK, 1) for part in inputs]) + total
             if products is None:
                 continue
             before = self._run(batch, name, {})
@@ -240,7 +241,7 @@ class Calibration(Mapping[str, Gram]):
                 products += sum(map(cross, before, after))
             else:
                 products = None
-        gram = None if found is None else found.gram()
+        gram = None if total is None else total.gram()
         if gram is None or products is None or not products.isfinite().all():
             return gram, None
         return gram, products.cpu().numpy().reshape(gram.matrix.shape)
@@ -249,30 +250,32 @@ class Calibration(Mapping[str, Gram]):
         self, batch: "_Batch", name: str, replaced: Mapping[str, torch.Tensor]
     ) -> list[list[torch.Tensor]]:
         """Run a batch until a weight was used as often as before; return its inputs of each use."""
-        found: list[list[torch.Tensor]] = []
+        uses: list[list[torch.Tensor]] = []
         if not batch.uses[name] and not replaced:
-            return found
+            return uses
 
         def see(name: str, inputs: list[Inputs]) -> None:
-            found.append([torch.cat(list(each.blocks(name)), 1) for each in inputs])
-            if len(found) == batch.uses[name]:
+            uses.append([torch.cat(list(part.blocks(name)), 1) for part in inputs])
+            if len(uses) == batch.uses[name]:
                 raise _ReplayFinished
 
         with contextlib.suppress(_ReplayFinished), contextlib.ExitStack() as stack:
             # The same random numbers, with weights replaced and without.
-            cuda = {each.device for each in self._parameters.values() if each.is_cuda}
+            cuda = {
+                parameter.device for parameter in self._parameters.values() if parameter.is_cuda
+            }
             stack.enter_context(torch.random.fork_rng(cuda))
-            stack.enter_context(evaluated(self._model))
+            stack.enter_context(in_eval_mode(self._model))
             stack.enter_context(batch.autocast)
             _by_modules(stack)
             for other, value in replaced.items():
                 parameter = self._parameters[other]
                 stack.callback(setattr, parameter, "data", parameter.data)
                 parameter.data = value
-            stack.enter_context(self._hooked(see, (name,)))
-            args, kwargs = _copied(batch.args, batch.kwargs)
+            stack.enter_context(self._reporting_inputs(see, (name,)))
+            args, kwargs = _copy_arguments(batch.args, batch.kwargs)
             self._model(*args, **kwargs)
-        return found
+        return uses
 
     def __add__(self, other: "Calibration") -> "Calibration":
         """Combine two calibrations, as of two machines, with all matrices on the host.
@@ -281,12 +284,11 @@ class Calibration(Mapping[str, Gram]):
         """
         if not isinstance(other, Calibration):
             return NotImplemented
-        if self.sequential or other.sequential:
-            raise ValueError("a sequential calibration keeps batches: give one all of them")
+        refusal = "a sequential calibration keeps batches: give one all of them"
+        require(not self.sequential and not other.sequential, refusal)
         merged = Calibration(self._model)
-        for each in (self, other):
-            for name, gram in each.items():
-                merged._load(name, gram)
+        for name, gram in itertools.chain(self.items(), other.items()):
+            merged._load(name, gram)
         return merged
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -299,17 +301,16 @@ class Calibration(Mapping[str, Gram]):
 
         Errors are those of `gradwire.weights.load_grams`, and a ValueError for another model.
         """
-        made = cls(model)
+        calibration = cls(model)
         for name, gram in load_grams(path).items():
-            made._load(name, gram)
-        return made
+            calibration._load(name, gram)
+        return calibration
 
     def _load(self, name: str, gram: Gram) -> None:
         """Add a matrix; raise a ValueError if it does not fit the model."""
-        weight = self._parameters.get(name)
-        if weight is None:
-            raise ValueError(f"there is a Gram matrix of {name!r}, and no such weight in the model")
-        shape_for(gram, tuple(weight.shape), repr(name))
+        message = "there is a Gram matrix of {!r}, and no such weight in the model"
+        require(name in self._parameters, message, name)
+        shape_for(gram, tuple(self._parameters[name].shape), repr(name))
         if name not in self._without:
             self._loaded[name] = self._loaded[name] + gram if name in self._loaded else gram
 
@@ -328,7 +329,7 @@ class _ReplayFinished(BaseException):
     """Ends a forward when a weight's last inputs were seen."""
 
 
-def _copied(args: Any, kwargs: Any) -> Any:
+def _copy_arguments(args: Any, kwargs: Any) -> Any:
     """Copy arguments that a model may write to, such as key-value caches, but not tensors."""
 
     def copied(value: Any) -> Any:
@@ -352,7 +353,7 @@ def _by_modules(stack: contextlib.ExitStack) -> None:
 
 
 @contextlib.contextmanager
-def evaluated(model: nn.Module) -> Iterator[None]:
+def in_eval_mode(model: nn.Module) -> Iterator[None]:
     """Set a model to eval mode, without gradients, within a block."""
     training = [(module, module.training) for module in model.modules()]
     model.eval()

@@ -3,17 +3,19 @@
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
 from gradwire import _native, weights
+from gradwire._validate import require
 from gradwire.errors import CorruptFileError
+from gradwire.torch.tensors import has_no_gaps
 from gradwire.torch.weights import files
-from gradwire.torch.weights.slots import filled, slots_of
-from gradwire.weights.header import check_version, parse_json
+from gradwire.torch.weights.slots import filled, slots_of, unwrapped
+from gradwire.weights.header import check_version, parse_json, require_valid
 
 KEY = "gradwire.checkpoint"
 """The metadata key of everything that is not a tensor."""
@@ -61,14 +63,14 @@ def save_checkpoint(
     OSError
         The file cannot be written; an existing file is unchanged.
     """
-    inner = files.unwrapped(model)
+    inner = unwrapped(model)
     files.check_extra_state(inner)
     slots = slots_of(inner)
     arrays = {_MODEL + slot.name: files.dense(slot) for slot in slots}
     about: dict[str, Any] = {"version": VERSION}
     if optimizer is not None:
         names = {id(slot.value): slot.name for slot in slots}
-        about |= _described(optimizer, names, arrays)
+        about |= _describe(optimizer, names, arrays)
     text = json.dumps(about)
     weights.save(path, arrays, {KEY: text, _CHECK: _checksum(text)}, lossless=True, base=base)
 
@@ -78,7 +80,7 @@ def _checksum(text: str) -> str:
     return f"{_native.crc32c(text.encode(errors='surrogatepass'), 0):08x}"
 
 
-def _described(
+def _describe(
     optimizer: torch.optim.Optimizer, names: Mapping[int, str], arrays: dict[str, Any]
 ) -> dict[str, Any]:
     """Return an optimizer's state without its tensors, which go to ``arrays``."""
@@ -97,13 +99,11 @@ def _described(
 
 def _parameters(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> list[str]:
     """Return the names of an optimizer's parameters, in the order of its state dict."""
-    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for i, parameter in enumerate(parameters):
-        if id(parameter) not in names:
-            raise ValueError(
-                f"parameter {i} of the optimizer, of shape {tuple(parameter.shape)}, is not one of "
-                "the model"
-            )
+        known, shape = id(parameter) in names, tuple(parameter.shape)
+        message = "parameter {} of the optimizer, of shape {}, is not one of the model"
+        require(known, message, i, shape)
     return [names[id(parameter)] for parameter in parameters]
 
 
@@ -118,7 +118,7 @@ def _tree(value: Any, name: str, arrays: dict[str, Any]) -> Any:
             name += "'"
         arrays[name] = files.raw_of(value, name)
         # An optimizer's step may walk memory: its state must lie as the parameter does.
-        if value.is_contiguous() or not _is_dense(value.shape, value.stride()):
+        if value.is_contiguous() or not has_no_gaps(value.shape, value.stride()):
             return {"tensor": name}
         return {"tensor": name, "strides": list(value.stride())}
     if type(value) in (list, tuple):
@@ -128,16 +128,6 @@ def _tree(value: Any, name: str, arrays: dict[str, Any]) -> Any:
     if isinstance(value, dict) and all(type(key) in (str, int) for key in value):
         return {"dict": [[key, _tree(v, f"{name}.{key}", arrays)] for key, v in value.items()]}
     raise TypeError(f"{name!r} is a {type(value).__name__}, neither a tensor nor plain data")
-
-
-def _is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Return whether the entries of such a tensor fill their memory, each in its own place."""
-    end = 1
-    for stride, size in sorted(zip(strides, shape, strict=True)):
-        if size != 1 and stride != end:
-            return False
-        end *= size
-    return True
 
 
 def load_checkpoint(
@@ -170,21 +160,20 @@ def load_checkpoint(
     OSError
         The file cannot be read.
     """
-    inner = files.unwrapped(model)
+    inner = unwrapped(model)
     slots = slots_of(inner)
     with weights.open(path) as file:
         about = _read_about(file)
         part, state = files.Tensors(file, _MODEL), None
-        found = part.found(slots)
-        differences = [*files.differences_of(inner, found, part)]
+        names = part.names_of(slots)
+        differences = [*files.differences_of(inner, names, part)]
         if optimizer is not None:
-            names = {id(slot.value): slot.name for slot in slots}
-            differences += _differences(about, _parameters(optimizer, names), optimizer)
-        if differences:
-            raise ValueError(files.listed(path, differences))
+            of_slots = {id(slot.value): slot.name for slot in slots}
+            differences += _differences(about, _parameters(optimizer, of_slots), optimizer)
+        files.check_fits(path, differences)
         if optimizer is not None:
             state = _state_dict(files.Tensors(file), about, optimizer)
-        values = {slot: files.dense_of(part[names[0]], names[0]) for slot, names in found.items()}
+        values = {slot: files.dense_of(part[name], name) for slot, (name, *_) in names.items()}
     with filled(values):
         if optimizer is not None and state is not None:
             _load_state(optimizer, state)
@@ -198,13 +187,13 @@ def _load_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None
         *optimizer.state.values(),
         *optimizer.param_groups,
     ]
-    before = [(each, dict(each)) for each in inner]
+    before = [(fields, dict(fields)) for fields in inner]
     try:
         optimizer.load_state_dict(state)
     except BaseException as error:
-        for each, kept in before:
-            each.clear()
-            each.update(kept)
+        for fields, copy in before:
+            fields.clear()
+            fields.update(copy)
         if not isinstance(error, Exception) or isinstance(
             error, MemoryError | torch.cuda.OutOfMemoryError
         ):
@@ -215,36 +204,34 @@ def _load_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None
 
 
 def _read_about(file: weights.File | weights.Shards) -> dict[str, Any]:
-    if KEY not in file.metadata:
-        raise ValueError(f"{file.path!r} is no checkpoint: save one by save_checkpoint")
+    there = KEY in file.metadata
+    require(there, "{!r} is no checkpoint: save one by save_checkpoint", file.path)
     about = parse_json(file.metadata[KEY], f"metadata {KEY!r}")
     check_version(about, "checkpoints")
-    if file.metadata.get(_CHECK) != _checksum(file.metadata[KEY]):
-        raise CorruptFileError(f"the checksum of metadata {KEY!r} does not match: it was changed")
+    same = file.metadata.get(_CHECK) == _checksum(file.metadata[KEY])
+    require_valid(same, "the checksum of metadata {!r} does not match: it was changed", KEY)
     return about
 
 
 def _differences(
-    about: Mapping[str, Any], names: list[str], optimizer: torch.optim.Optimizer
+    about: Mapping[str, Any], parameters: list[str], optimizer: torch.optim.Optimizer
 ) -> Iterator[str]:
-    saved, own = about.get("optimizer"), type(optimizer).__name__
-    if saved != own:
-        yield f"the optimizer is {own} here, and {saved or 'none'} in the file"
+    saved, here = about.get("optimizer"), type(optimizer).__name__
+    if saved != here:
+        yield f"the optimizer is {here} here, and {saved or 'none'} in the file"
         return
-    groups, rest = _groups(about), iter(names)
+    groups, rest = _groups(about), iter(parameters)
     if len(groups) != len(optimizer.param_groups):
         yield f"there are {len(optimizer.param_groups)} groups here, and {len(groups)} in the file"
         return
     for i, (group, (saved_names, _)) in enumerate(zip(optimizer.param_groups, groups, strict=True)):
-        own_names = [next(rest) for _ in group["params"]]
-        for these, others, where in (
-            (own_names, saved_names, "here"),
-            (saved_names, own_names, "in the file"),
-        ):
-            for name in these:
+        names_here = [next(rest) for _ in group["params"]]
+        sides = (names_here, saved_names, "here"), (saved_names, names_here, "in the file")
+        for names, others, where in sides:
+            for name in names:
                 if name not in others:
                     yield f"{name!r} is in group {i} of the optimizer {where} only"
-        if sorted(own_names) == sorted(saved_names) and own_names != saved_names:
+        if sorted(names_here) == sorted(saved_names) and names_here != saved_names:
             yield f"the parameters of group {i} are in a different order"
 
 
@@ -253,18 +240,18 @@ def _groups(about: Mapping[str, Any]) -> list[tuple[list[str], Any]]:
         groups = [(list(group["params"]), group["options"]) for group in about["groups"]]
     except (KeyError, TypeError):
         groups = [([None], None)]
-    if not all(isinstance(name, str) for names, _ in groups for name in names):
-        raise CorruptFileError("the groups of the optimizer are not described as they are written")
+    named = all(isinstance(name, str) for names, _ in groups for name in names)
+    require_valid(named, "the groups of the optimizer are not described as they are written")
     return groups
 
 
 def _state_dict(
     file: files.Tensors, about: Mapping[str, Any], optimizer: torch.optim.Optimizer
 ) -> dict[str, Any]:
-    groups, state = _groups(about), about.get("state")
-    names = [name for each, _ in groups for name in each]
-    if not isinstance(state, dict) or not state.keys() <= {*names}:
-        raise CorruptFileError("the state of the optimizer is not described as it is written")
+    groups = _groups(about)
+    state: Any = about.get("state")
+    names = [name for group, _ in groups for name in group]
+    require_valid(isinstance(state, dict) and state.keys() <= {*names}, _ODD_STATE)
     index = {name: i for i, name in enumerate(names)}
     saved = optimizer.state_dict()["param_groups"]
     return {
@@ -276,16 +263,17 @@ def _state_dict(
     }
 
 
-def _options(own: dict[str, Any], saved: dict[Any, Any], group: int) -> dict[str, Any]:
-    """Return a group with saved options; those of a newer torch, which the file lacks, are kept."""
+def _options(group: dict[str, Any], saved: dict[Any, Any], number: int) -> dict[str, Any]:
+    """Return a group with saved options, and its own where a newer torch has more of them."""
     for key, value in saved.items():
-        mine = own.get(key)
-        if mine is not None and value is not None and _sort(mine) is not _sort(value):
-            raise CorruptFileError(
-                f"the option {key!r} of group {group} of the optimizer is {value!r:.100}, where "
-                f"{mine!r:.100} is expected"
-            )
-    return {**own, **saved, "params": own["params"]}
+        default = group.get(key)
+        require_valid(
+            default is None or value is None or _sort(default) is _sort(value),
+            "the option {!r} of group {} of the optimizer is {!r:.100}, where {!r:.100} is "
+            "expected",
+            *(key, number, value, default),
+        )
+    return {**group, **saved, "params": group["params"]}
 
 
 def _sort(value: Any) -> type:
@@ -293,11 +281,13 @@ def _sort(value: Any) -> type:
     return float if isinstance(value, bool | int | float | torch.Tensor) else type(value)
 
 
+_ODD_STATE = "the state of the optimizer is not described as it is written"
+
+
 def _dict(tree: Any, file: files.Tensors) -> dict[Any, Any]:
     value = _value(tree, file)
-    if not isinstance(value, dict):
-        raise CorruptFileError("the state of the optimizer is not described as it is written")
-    return value
+    require_valid(isinstance(value, dict), _ODD_STATE)
+    return dict(value)
 
 
 def _value(tree: Any, file: files.Tensors) -> Any:
@@ -325,6 +315,7 @@ def _laid_out(value: torch.Tensor, strides: Any) -> torch.Tensor:
     if strides is None:
         return value
     known = isinstance(strides, list) and all(type(n) is int and 0 <= n < 2**62 for n in strides)
-    if not known or len(strides) != value.dim() or not _is_dense(value.shape, strides):
-        raise CorruptFileError(f"strides {strides!r:.100} do not fit shape {tuple(value.shape)}")
+    fits = known and len(strides) == value.dim() and has_no_gaps(value.shape, strides)
+    shape = tuple(value.shape)
+    require_valid(fits, "strides {!r:.100} do not fit shape {}", strides, shape)
     return torch.empty_strided(value.shape, strides, dtype=value.dtype).copy_(value)

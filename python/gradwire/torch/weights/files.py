@@ -1,18 +1,21 @@
 """Models in files: packed weights are written as packed bytes, and loading is all or nothing."""
 
 import dataclasses
+import itertools
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import get_args
 
 import torch
 from torch import nn
 
 from gradwire import _validate, weights
+from gradwire._validate import require
 from gradwire.errors import CorruptFileError, GradwireError
+from gradwire.torch.tensors import bytes_of
 from gradwire.torch.weights.modules import Activations
-from gradwire.torch.weights.slots import Slot, bytes_of, check_dense, put, slots_of
+from gradwire.torch.weights.slots import Slot, check_dense, put, slots_of, unwrapped
 from gradwire.torch.weights.weight import (
     Packed,
     PackedWeight,
@@ -59,45 +62,39 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     """
     inner = unwrapped(model)
     check_extra_state(inner)
-    weights.save(path, {slot.name: _saved(slot) for slot in slots_of(inner)})
-
-
-def unwrapped(model: nn.Module) -> nn.Module:
-    """Return the model inside a `torch.compile` wrapper; return any other model unchanged."""
-    inner: nn.Module = getattr(model, "_orig_mod", model)
-    return inner
+    weights.save(path, {slot.name: _to_save(slot) for slot in slots_of(inner)})
 
 
 def check_extra_state(model: nn.Module) -> None:
     """Raise a TypeError if a module has state that is not a tensor."""
     for name, module in model.named_modules():
-        if type(module).get_extra_state is not nn.Module.get_extra_state:
-            raise TypeError(f"module {name!r} has extra state, which a file of tensors cannot hold")
+        plain = type(module).get_extra_state is nn.Module.get_extra_state
+        message = "module {!r} has extra state, which a file of tensors cannot hold"
+        require(plain, message, name, kind=TypeError)
 
 
-def _saved(slot: Slot) -> Packed | RawTensor:
+def _to_save(slot: Slot) -> Packed | RawTensor:
     packed = slot.value.packed if isinstance(slot.value, PackedWeight) else None
     if packed is None:
         slot.plain()
-        packed = slot.kept()
+        packed = slot.source()
     if packed is None:
         return dense(slot)
     return dataclasses.replace(packed, dtype=packed_name(slot.dtype))
 
 
 def dense(slot: Slot) -> RawTensor:
-    """Return the bytes of a tensor that is not packed."""
-    if isinstance(slot.value, PackedWeight):
-        raise TypeError(f"{slot.name!r} is packed: checkpoints are for models in training")
+    trained = not isinstance(slot.value, PackedWeight)
+    message = "{!r} is packed: checkpoints are for models in training"
+    require(trained, message, slot.name, kind=TypeError)
     return raw_of(slot.plain(), slot.name)
 
 
 def raw_of(value: torch.Tensor, name: str) -> RawTensor:
-    """Return the bytes of a tensor; on the CPU both share memory if it is contiguous."""
     check_dense(value, name)
     names = [name for name, dtype in DTYPES.items() if dtype is value.dtype]
-    if not names:
-        raise TypeError(f"{name!r} is of {value.dtype}, which a safetensors file cannot hold")
+    message = "{!r} is of {}, which a safetensors file cannot hold"
+    require(names, message, name, value.dtype, kind=TypeError)
     return RawTensor(names[0], _shape_of(value.shape, names[0]), bytes_of(value).numpy())
 
 
@@ -162,14 +159,13 @@ def load(
     inner = unwrapped(model)
     with weights.open(path, mapped=mapped) as file:
         tensors = Tensors(file)
-        found = tensors.found(slots_of(inner))
-        if differences := [*differences_of(inner, found, tensors)]:
-            raise ValueError(listed(path, differences))
-        values = {slot: tensors[names[0]] for slot, names in found.items()}
-    packed = {slot: each for slot, each in values.items() if isinstance(each, Packed)}
+        names = tensors.names_of(slots_of(inner))
+        check_fits(path, differences_of(inner, names, tensors))
+        values = {slot: tensors[names[slot][0]] for slot in names}
+    packed = {slot: value for slot, value in values.items() if isinstance(value, Packed)}
     if bits is not None:
-        packed = _kept(packed, bits)
-    dense = {slot: tensor(each) for slot, each in values.items() if isinstance(each, RawTensor)}
+        packed = _in_bits(packed, bits)
+    dense = {slot: tensor(value) for slot, value in values.items() if isinstance(value, RawTensor)}
     put(packed, activations, dense)
     return model
 
@@ -201,11 +197,11 @@ class Tensors(Mapping[str, Packed | RawTensor]):
     def __contains__(self, name: object) -> bool:
         return f"{self._prefix}{name}" in self._file and name not in self._further
 
-    def found(self, slots: list[Slot]) -> dict[Slot, list[str]]:
+    def names_of(self, slots: list[Slot]) -> dict[Slot, list[str]]:
         """Return the names that the file has of each tensor of a model."""
         names = {slot: [name for name in slot.names if name in self] for slot in slots}
-        for slot, each in names.items():
-            for name in each:
+        for slot in slots:
+            for name in names[slot]:
                 self._recognize(name, slot)
         return names
 
@@ -227,22 +223,20 @@ class Tensors(Mapping[str, Packed | RawTensor]):
             self._further.add(name + MORE)
 
 
-def _kept(packed: Mapping[Slot, Packed], bits: int) -> dict[Slot, Packed]:
+def _in_bits(packed: Mapping[Slot, Packed], bits: int) -> dict[Slot, Packed]:
     """Return tensors in fewer bits; those without further bits are unchanged."""
-    held = sorted({n for each in packed.values() for n in (each.first_bits, each.bits)})
-    if isinstance(bits, bool) or bits not in held:
-        raise ValueError(f"bits must be one of {held}, which the file holds, got {bits!r}")
-    kept = {}
-    for slot, each in packed.items():
-        try:
-            kept[slot] = each.keep(bits) if each.more else each
-        except ValueError as error:
-            raise ValueError(f"{slot.name!r}: {error}") from None
-    return kept
+    known = sorted({n for tensor in packed.values() for n in (tensor.first_bits, tensor.bits)})
+    possible = bits in known and not isinstance(bits, bool)
+    require(possible, "bits must be one of {}, which the file holds, got {!r}", known, bits)
+    for slot, tensor in packed.items():
+        fits = not tensor.more or bits in (tensor.first_bits, tensor.bits)
+        message = "{!r}: bits must be {} and {}, which the tensor holds, got {!r}"
+        require(fits, message, slot.name, tensor.first_bits, tensor.bits, bits)
+    return {slot: tensor.keep(bits) if tensor.more else tensor for slot, tensor in packed.items()}
 
 
 def differences_of(
-    model: nn.Module, found: Mapping[Slot, list[str]], file: Tensors
+    model: nn.Module, names: Mapping[Slot, list[str]], file: Tensors
 ) -> Iterator[str]:
     """Yield the differences between a model and a file, for tensors of these names."""
     for prefix, module in model.named_modules():
@@ -253,10 +247,10 @@ def differences_of(
                 yield (
                     f"{full!r} is on meta and not saved: make the model, or this buffer, on the CPU"
                 )
-    known = {name for slot in found for name in slot.names}
+    known = {name for slot in names for name in slot.names}
     yield from (f"{name!r} is in the file only" for name in file if name not in known)
-    for slot, names in found.items():
-        yield from _differences(slot, names, file)
+    for slot in names:
+        yield from _differences(slot, names[slot], file)
 
 
 def _differences(slot: Slot, names: list[str], file: Tensors) -> Iterator[str]:
@@ -271,14 +265,14 @@ def _differences(slot: Slot, names: list[str], file: Tensors) -> Iterator[str]:
         return
     shape = slot.shape
     if isinstance(value, Packed):
-        own, dtype = packed_name(slot.dtype), value.dtype
+        expected, dtype = packed_name(slot.dtype), value.dtype
     else:
-        own, dtype = name_of(slot.dtype), _NAMES.get(value.dtype, value.dtype)
+        expected, dtype = name_of(slot.dtype), _NAMES.get(value.dtype, value.dtype)
         shape = _shape_of(shape, value.dtype)
     if value.shape != shape:
         yield f"{slot.name!r} has shape {slot.shape} in the model, and {value.shape} in the file"
-    if dtype != own:
-        yield f"{slot.name!r} is {own} in the model, and {dtype} in the file"
+    if dtype != expected:
+        yield f"{slot.name!r} is {expected} in the model, and {dtype} in the file"
     for other in names[1:]:
         if _content(value) != _content(file[other]):
             yield f"{names[0]!r} and {other!r} are tied in the model, and differ in the file"
@@ -290,20 +284,22 @@ def _content(value: Packed | RawTensor) -> object:
     return value.dtype, value.shape, value.data.tobytes()
 
 
-def listed(path: str | os.PathLike[str], differences: list[str]) -> str:
-    """Return an error message with the first of many differences."""
-    more = len(differences) - _SHOWN
-    lines = differences[:_SHOWN] + ([f"and {more} more"] if more > 0 else [])
+def check_fits(path: str | os.PathLike[str], differences: Iterable[str]) -> None:
+    """Raise a ValueError with the first differences, if a file and a model have any."""
+    first = [*itertools.islice(every := iter(differences), _SHOWN)]
+    more = sum(1 for _ in every)
+    lines = first + ([f"and {more} more"] if more else [])
     if re.search(r"-\d{5}-of-\d{5}\.safetensors$", os.fspath(path)):
         lines.insert(0, "it is one shard of several: load their folder, or their index")
-    return f"{str(path)!r} does not fit the model, which is unchanged:\n  " + "\n  ".join(lines)
+    message = "{!r} does not fit the model, which is unchanged:\n  {}"
+    require(not first, message, str(path), "\n  ".join(lines))
 
 
 def dense_of(value: Packed | RawTensor, name: str) -> torch.Tensor:
     """Return a tensor that must not be packed, and of a dtype that torch has."""
-    if isinstance(value, Packed) or value.dtype not in DTYPES:
-        raise CorruptFileError(f"it is {value!r:.100}, which no checkpoint holds", name)
-    return tensor(value)
+    if isinstance(value, RawTensor) and value.dtype in DTYPES:
+        return tensor(value)
+    raise CorruptFileError(f"it is {value!r:.100}, which no checkpoint holds", name)
 
 
 def tensor(raw: RawTensor) -> torch.Tensor:

@@ -34,12 +34,10 @@ class Inputs:
 
     @property
     def samples(self) -> int:
-        """Number of inputs."""
         return math.prod(self.rows.shape[: self.dims])
 
     @property
     def width(self) -> int:
-        """Entries of one input."""
         return math.prod(self.rows.shape[self.dims + 1 :])
 
     def precision(self, name: str) -> torch.dtype:
@@ -82,7 +80,7 @@ class Sum:
     @classmethod
     def of(cls, groups: Iterable[Iterable[torch.Tensor]]) -> "Sum":
         """Sum blocks of inputs, of shape (groups, samples, width), set by set of groups."""
-        return cls(*map(torch.cat, zip(*map(_summed, groups), strict=True)))
+        return cls(*map(torch.cat, zip(*map(_sum_blocks, groups), strict=True)))
 
     def __add__(self, other: "Sum | None") -> "Sum":
         """Add another sum, if there is one; all groups of either may have had the same inputs."""
@@ -92,7 +90,6 @@ class Sum:
         return Sum(*(a + b.to(a.device) for a, b in zip(mine, others, strict=True)))
 
     def gram(self) -> Gram:
-        """Return the Gram matrix, on the host."""
         count = int(self.count.max())
         even = (self.matrix + self.matrix.mT).mul_(0.5)  # products may differ in a last bit
         matrix, mean = even.cpu().numpy(), self.total.cpu().numpy() / count
@@ -104,7 +101,7 @@ def cross(before: Sequence[torch.Tensor], after: Sequence[torch.Tensor]) -> torc
     return torch.cat([_product(x.to(y), y) for x, y in zip(before, after, strict=True)])
 
 
-def _summed(blocks: Iterable[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+def _sum_blocks(blocks: Iterable[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     zero: Any = 0
     matrix, total, count = zero, zero, 0
     for block in blocks:
@@ -133,8 +130,12 @@ def weights_of(module: nn.Module) -> list[tuple[nn.Module, str]]:
     """Return the owners and names of the weights whose inputs a module's arguments determine."""
     if reader_of(module) is None:
         return []
-    own = [(module, name) for name in module._parameters if not name.startswith("weight_hr")]
-    return [*own, (module.out_proj, "weight")] if isinstance(module, nn.MultiheadAttention) else own
+    weights = [(module, name) for name in module._parameters if not name.startswith("weight_hr")]
+    return (
+        [*weights, (module.out_proj, "weight")]
+        if isinstance(module, nn.MultiheadAttention)
+        else weights
+    )
 
 
 def _rows(x: torch.Tensor) -> list[Inputs]:
@@ -194,24 +195,24 @@ def _recurrent(module: Any, input: Any, hx: Any = None) -> Reading:
     """Run stacked layers one at a time, without dropout between them."""
     ways, count = 1 + module.bidirectional, len(module._flat_weights) // module.num_layers
     for layer in range(module.num_layers):
-        own, at = (slice(layer * n, (layer + 1) * n) for n in (count, ways))
+        members, at = (slice(layer * n, (layer + 1) * n) for n in (count, ways))
         x = input.data if isinstance(input, PackedSequence) else input
         ih, hh = (
-            [name for name in module._flat_weights_names[own] if name.startswith(kind)]
+            [name for name in module._flat_weights_names[members] if name.startswith(kind)]
             for kind in ("weight_ih", "weight_hh")
         )
         yield module, ih[0], _rows(x)
         parts = ("_flat_weights", "_flat_weights_names", "_flat_weight_refs")
         one = _like(
             module,
-            **{part: getattr(module, part)[own] for part in parts},
+            **{part: getattr(module, part)[members] for part in parts},
             num_layers=1,
             input_size=x.shape[-1],
             dropout=0.0,
         )
         states = hx
         if hx is not None:
-            states = hx[at] if isinstance(hx, torch.Tensor) else tuple(each[at] for each in hx)
+            states = hx[at] if isinstance(hx, torch.Tensor) else tuple(state[at] for state in hx)
         input, _ = one.forward(input, states)
         before = _before(module, input, states[0] if isinstance(states, tuple) else states)
         yield module, hh[0], _rows(before[0])

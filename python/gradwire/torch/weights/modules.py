@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from gradwire import _validate
+from gradwire._validate import require
 from gradwire.torch.weights import ops as ops  # registers the operators
 from gradwire.torch.weights.rounded import kind_of
 from gradwire.torch.weights.weight import Packed, PackedWeight, WeightView, parse
@@ -26,7 +27,6 @@ class PackedModule(nn.Module):
     _base: Any
 
     def extra_repr(self) -> str:
-        """Return what `print` shows in the parentheses."""
         names = sorted(self._weights, key="weight".__eq__)
         held = [f"{'' if n == 'weight' else f'{n}: '}{self._weights[n]}" for n in names]
         return ", ".join(filter(None, [super().extra_repr(), *held]))
@@ -41,22 +41,21 @@ class PackedModule(nn.Module):
         )
 
     def __setattr__(self, name: str, value: Any) -> None:
-        held = self.__dict__.get("_weights", {}).get(name)
-        if held is None:
+        weight = self.__dict__.get("_weights", {}).get(name)
+        if weight is None:
             super().__setattr__(name, value)
             return
         source = value.source if isinstance(value, WeightView) else None
+        module = type(self).__name__
         if not isinstance(source, PackedWeight):
             raise TypeError(
-                f"the {name} of a {type(self).__name__} is packed: it accepts no values and has no "
-                "gradient, but the weight of another packed module, to tie them. Call "
+                f"the {name} of a {module} is packed: it accepts no values and has no gradient, "
+                "but the weight of another packed module, to tie them. Call "
                 "gradwire.torch.weights.unpack(model) to train or replace it"
             )
-        if source.packed.shape != held.packed.shape:
-            raise ValueError(
-                f"the {name} of a {type(self).__name__} has shape {held.packed.shape}, and cannot "
-                f"be tied to one of shape {source.packed.shape}"
-            )
+        shapes = weight.packed.shape, source.packed.shape
+        message = "the {} of a {} has shape {}, and cannot be tied to one of shape {}"
+        require(shapes[0] == shapes[1], message, name, module, *shapes)
         self._weights[name] = source
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
@@ -64,33 +63,33 @@ class PackedModule(nn.Module):
         device = next(iter(self._weights.values())).frame.device
         probe = fn(torch.empty(0, dtype=self._dtype, device=device))
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        for each in self._weights.values():
-            each.to(probe.device)
+        for weight in self._weights.values():
+            weight.to(probe.device)
         self._dtype = probe.dtype
         return self
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        for name, held in self._weights.items():
-            for suffix, tensor in held.tensors().items():
+        for name, weight in self._weights.items():
+            for suffix, tensor in weight.tensors().items():
                 destination[f"{prefix}{name}{suffix}"] = tensor
         super()._save_to_state_dict(destination, prefix, keep_vars)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *rest)
         _, strict, missing_keys, unexpected_keys, error_msgs = rest
-        for attribute, held in self._weights.items():
+        for attribute, weight in self._weights.items():
             name = f"{prefix}{attribute}"
-            own = [name, *(key for key in state_dict if key.startswith(f"{name}.more."))]
-            unexpected_keys[:] = [key for key in unexpected_keys if key not in own]
+            keys = [name, *(key for key in state_dict if key.startswith(f"{name}.more."))]
+            unexpected_keys[:] = [key for key in unexpected_keys if key not in keys]
             if name not in state_dict:
                 missing_keys.extend([name] if strict else [])
                 continue
             try:
-                packed = parse([state_dict[key] for key in own], held.packed)
+                packed = parse([state_dict[key] for key in keys], weight.packed)
             except (TypeError, ValueError) as error:
                 error_msgs.append(f"{name}: {error}")
             else:
-                held.set(packed, held.frame.device)
+                weight.set(packed, weight.frame.device)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         reduced: Any = super().__reduce_ex__(protocol)
@@ -125,8 +124,9 @@ class PackedMatrix(PackedModule):
         # There is no autocast on meta, and asking for it is an error.
         if kind != "meta" and x.dtype is not torch.float64 and torch.is_autocast_enabled(kind):
             x = x.to(torch.get_autocast_dtype(kind))
-        held = self._weights["weight"]
-        y = ops.product(x, held.frame, *held.packed.shape, held.grid, activations, transposed)
+        weight = self._weights["weight"]
+        matrix = (weight.frame, *weight.packed.shape, weight.grid)
+        y = ops.product(x, *matrix, activations, transposed)
         bias: Any = self.bias
         return y if bias is None else y + bias.to(y.dtype)
 
@@ -173,10 +173,9 @@ class PackedLinear(PackedMatrix, nn.Linear):  # type: ignore[override]  # its we
         nn.Module.__init__(self)
         _validate.choice("activations", activations, get_args(Activations))
         self.out_features, self.in_features = packed.shape
-        if bias is not None and bias.shape != (self.out_features,):
-            raise ValueError(
-                f"bias must have shape ({self.out_features},), got {tuple(bias.shape)}"
-            )
+        if bias is not None:
+            width, shape = self.out_features, tuple(bias.shape)
+            require(shape == (width,), "bias must have shape ({},), got {}", width, shape)
         self.register_parameter("bias", None if bias is None else nn.Parameter(bias))
         self._hold(packed)
         self.activations = activations
@@ -218,9 +217,9 @@ class PackedEmbedding(PackedMatrix, nn.Embedding):  # type: ignore[override]  # 
 
     def forward(self, indices: torch.Tensor) -> torch.Tensor:
         """Return rows, of shape (..., embedding_dim) and the module's dtype."""
-        held = self._weights["weight"]
+        weight, shape = self._weights["weight"], (self.num_embeddings, self.embedding_dim)
         rows: torch.Tensor = torch.ops.gradwire.packed_rows(
-            held.frame, indices, self.num_embeddings, self.embedding_dim, held.grid, self._dtype
+            weight.frame, indices, *shape, weight.grid, self._dtype
         )
         return rows
 
@@ -234,7 +233,6 @@ class PackedConv1D(PackedMatrix):
     __repr__ = nn.Module.__repr__  # Conv1D has its own, without the bits
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return ``x W + b``, of shape (..., out) and x's dtype."""
         return self._times(x, "float32", transposed=True)
 
 
@@ -283,7 +281,7 @@ def reader_of(module: nn.Module, attribute: str) -> str | None:
     several = parameter is not None and parameter.dim() == 3 and len(parameter) > 1
     if not several or kind.__module__.partition(".")[0] == "torch":
         return None
-    dtypes = {each.dtype for each in module._parameters.values() if each is not None}
+    dtypes = {parameter.dtype for parameter in module._parameters.values() if parameter is not None}
     return "experts" if len(dtypes) == 1 else None
 
 
@@ -325,19 +323,19 @@ def unpack(model: nn.Module) -> nn.Module:
     >>> merged = weights.unpack(model).merge_and_unload()
     >>> weights.pack(merged, {"*": quantize.Affine(4, 64)})
     """
-    packed = [each for each in model.modules() if isinstance(each, PackedModule)]
+    packed = [module for module in model.modules() if isinstance(module, PackedModule)]
     dense: dict[tuple[PackedWeight, torch.dtype], nn.Parameter] = {}
     for module in packed:
-        for held in module._weights.values():
-            if (held, module._dtype) not in dense:
-                values = held.decoded(module._dtype)
-                dense[held, module._dtype] = nn.Parameter(values)
+        for weight in module._weights.values():
+            if (weight, module._dtype) not in dense:
+                values = weight.decoded(module._dtype)
+                dense[weight, module._dtype] = nn.Parameter(values)
     for module in packed:
-        own: dict[str, nn.Parameter | None] = {
-            name: dense[held, module._dtype] for name, held in module._weights.items()
+        parameters: dict[str, nn.Parameter | None] = {
+            name: dense[weight, module._dtype] for name, weight in module._weights.items()
         }
         for name in ("_weights", "_dtype", "activations"):
             module.__dict__.pop(name, None)
         module.__class__ = module._base
-        module._parameters = {**own, **module._parameters}
+        module._parameters = {**parameters, **module._parameters}
     return model

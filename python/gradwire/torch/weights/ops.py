@@ -19,8 +19,10 @@ from typing import Any
 import torch
 
 from gradwire import _native
+from gradwire._validate import require
 from gradwire.torch import cells, ops
 from gradwire.torch.backends import BackendInUse
+from gradwire.torch.backends.cpu import array_of
 
 FEW = 16
 """Rows of x that are multiplied by codes as they lie; for more, tiles of weights are decoded."""
@@ -38,17 +40,21 @@ def backend(device: torch.device | str | int) -> BackendInUse:
     Parameters
     ----------
     device : torch.device, str or int
-        As for `torch.device`. The device need not exist; ``"meta"`` is a ValueError.
+        As for `torch.device`. The device need not exist.
 
     Returns
     -------
     BackendInUse
         ``"cpu"`` if packed bytes are read in place, ``"decode"`` if each call decodes them on the
         device, and torch multiplies.
+
+    Raises
+    ------
+    ValueError
+        The device is ``"meta"``, which has no values.
     """
     kind = torch.device(device).type
-    if kind == "meta":
-        raise ValueError("tensors on meta have no values to multiply")
+    require(kind != "meta", "tensors on meta have no values to multiply")
     if kind == "cpu":
         return BackendInUse("cpu", "packed weights are read in place")
     return BackendInUse(
@@ -59,18 +65,16 @@ def backend(device: torch.device | str | int) -> BackendInUse:
 
 
 def _check(x: torch.Tensor, frame: torch.Tensor, width: int) -> None:
-    if x.dtype not in FLOATS:
-        raise TypeError(
-            f"x must have dtype {', '.join(map(str, FLOATS))}, got {x.dtype}: packed weights "
-            "multiply floating-point numbers"
-        )
-    if x.device != frame.device:
-        raise ValueError(
-            f"x is on {x.device} and the packed weights are on {frame.device}: move one of them "
-            "with .to()"
-        )
-    if x.dim() == 0 or x.shape[-1] != width:
-        raise ValueError(f"x must have shape (..., {width}), got {tuple(x.shape)}")
+    message = "x must have dtype float32, float64, float16 or bfloat16, got {}"
+    require(x.dtype in FLOATS, message, x.dtype, kind=TypeError)
+    _check_device("x is", x, frame)
+    fits = x.dim() > 0 and x.shape[-1] == width
+    require(fits, "x must have shape (..., {}), got {}", width, tuple(x.shape))
+
+
+def _check_device(name: str, x: torch.Tensor, frame: torch.Tensor) -> None:
+    message = "{} on {} and the packed weights are on {}: move one of them with .to()"
+    require(x.device == frame.device, message, name, x.device, frame.device)
 
 
 def _linear(
@@ -91,19 +95,19 @@ def _linear(
     shape = (*x.shape[:-1], wide)
     if flat <= FEW and x.dtype is not torch.float64 and not transposed:
         out = torch.empty((flat, rows), dtype=torch.float32, device="cpu")
-        given = x.to(torch.float32).reshape(flat, cols).contiguous()
-        _native.packed_linear(frame.numpy(), rows, cols, given.numpy(), out.numpy(), activations)
+        array = x.to(torch.float32).reshape(flat, cols).contiguous().numpy()
+        _native.packed_linear(frame.numpy(), rows, cols, array, out.numpy(), activations)
         return out.view(shape).to(x.dtype)
-    given = (x.to(torch.float32) if x.dtype is torch.float16 else x).reshape(flat, width)
+    inputs = (x.to(torch.float32) if x.dtype is torch.float16 else x).reshape(flat, width)
     # Sums over tiles of products of bfloat16 are of float32.
-    kind = torch.promote_types(given.dtype, torch.float32) if transposed else given.dtype
+    kind = torch.promote_types(inputs.dtype, torch.float32) if transposed else inputs.dtype
     out = (torch.zeros if transposed else torch.empty)((flat, wide), dtype=kind, device="cpu")
     with torch.autocast("cpu", enabled=False):
-        for start, tile in _tiles(frame, rows, cols, given.dtype):
+        for start, tile in _tiles(frame, rows, cols, inputs.dtype):
             if transposed:
-                out += given[:, start : start + len(tile)] @ tile
+                out += inputs[:, start : start + len(tile)] @ tile
             else:
-                torch.mm(given, tile.T, out=out[:, start : start + len(tile)])
+                torch.mm(inputs, tile.T, out=out[:, start : start + len(tile)])
     return out.view(shape).to(x.dtype)
 
 
@@ -123,24 +127,20 @@ def _rows(
     kind = torch.bfloat16 if dtype is torch.bfloat16 else torch.float32
     out = torch.empty(shape, dtype=kind, device="cpu")
     if indices is None:
-        _native.packed_rows(frame.numpy(), cols, 0, rows, _array(out))
+        _native.packed_rows(frame.numpy(), cols, 0, rows, array_of(out))
     else:
         # numpy's arrays of one column of a batch are not contiguous, as in ``ids[:, -1:]``.
         wanted = indices.to(torch.int64).reshape(-1).contiguous()
-        _native.packed_take(frame.numpy(), cols, wanted.numpy(), _array(out.view(-1, cols)))
+        _native.packed_take(frame.numpy(), cols, wanted.numpy(), array_of(out.view(-1, cols)))
     return out.to(dtype)
 
 
 def _check_indices(indices: torch.Tensor | None, frame: torch.Tensor) -> None:
     if indices is None:
         return
-    if indices.dtype not in (torch.int64, torch.int32):
-        raise TypeError(f"indices must have dtype torch.int64 or int32, got {indices.dtype}")
-    if indices.device != frame.device:
-        raise ValueError(
-            f"indices are on {indices.device} and the packed weights are on {frame.device}: move "
-            "one of them with .to()"
-        )
+    dtype, message = indices.dtype, "indices must have dtype torch.int64 or int32, got {}"
+    require(dtype in (torch.int64, torch.int32), message, dtype, kind=TypeError)
+    _check_device("indices are", indices, frame)
 
 
 def _tiles(
@@ -152,13 +152,8 @@ def _tiles(
     data = frame.numpy()
     for start in range(0, rows, TILE):
         tile = space[: min(TILE, rows - start)]
-        _native.packed_rows(data, cols, start, len(tile), _array(tile))
+        _native.packed_rows(data, cols, start, len(tile), array_of(tile))
         yield start, tile.to(dtype)
-
-
-def _array(out: torch.Tensor) -> Any:
-    """Return an array that shares the memory of a tensor; bfloat16 as uint16."""
-    return (out.view(torch.uint16) if out.dtype is torch.bfloat16 else out).numpy()
 
 
 def decoded(
@@ -216,8 +211,8 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (frame,) = ctx.saved_tensors
-        found = product(gradient, frame, *ctx.of, "float32", not ctx.transposed)
-        return found, None, None, None, None, None, None
+        of_x = product(gradient, frame, *ctx.of, "float32", not ctx.transposed)
+        return of_x, None, None, None, None, None, None
 
     @staticmethod
     def jvp(ctx: Any, tangent: torch.Tensor, *_: object) -> torch.Tensor:
@@ -232,8 +227,8 @@ class _Product(torch.autograd.Function):
 def product(x: torch.Tensor, *of: Any) -> torch.Tensor:
     """Return ``packed_linear`` of these arguments; what records graphs gets the operator itself."""
     run = torch.ops.gradwire.packed_linear if in_graph() else _Product.apply
-    found: torch.Tensor = run(x, *of)
-    return found
+    y: torch.Tensor = run(x, *of)
+    return y
 
 
 def in_graph() -> bool:

@@ -15,11 +15,12 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire import _rules, _validate, weights
+from gradwire._validate import require
 from gradwire.quantize import Affine
-from gradwire.torch.weights.calibration import Calibration, evaluated
+from gradwire.torch.weights.calibration import Calibration, in_eval_mode
 from gradwire.torch.weights.ops import FLOATS
 from gradwire.torch.weights.report import PackedTensor, PackReport
-from gradwire.torch.weights.slots import Slot, put, slots_of
+from gradwire.torch.weights.slots import Slot, put, slots_of, unwrapped
 from gradwire.torch.weights.weight import Packed, PackedWeight, packed_name
 from gradwire.weights import COMQ, Budget, Gram
 from gradwire.weights.budget import allocate
@@ -94,9 +95,9 @@ def pack(
     -----
     All weights are packed before the first is replaced: after an error the model is as it was.
     """
-    inner = getattr(model, "_orig_mod", model)  # what torch.compile returns
-    if any(isinstance(each, DistributedDataParallel) for each in inner.modules()):
-        raise TypeError("pack() takes an unwrapped model: pack it, then wrap it")
+    inner = unwrapped(model)
+    wrapped = any(isinstance(module, DistributedDataParallel) for module in inner.modules())
+    require(not wrapped, "pack() takes an unwrapped model: pack it, then wrap it", kind=TypeError)
     check_solving(calibration is not None, rounding, prepare, "calibration", more)
     rule_of = match_rules(inner, rules, (Affine, Budget))
     packer = _Packer(calibration, [*rule_of], more, rounding, prepare)
@@ -128,9 +129,10 @@ def match_rules(
     """Return the rule, or None, of each parameter; a rule is of one of these types."""
     names = ", ".join(kind.__name__ for kind in kinds)
     for pattern, rule in rules.items():
-        if rule is not None and not isinstance(rule, kinds):
-            raise TypeError(f"rules[{pattern!r}] must be {names} or None, got {rule!r}")
-    buffers = {id(each) for each in model.buffers()}
+        message = "rules[{!r}] must be {} or None, got {!r}"
+        known = rule is None or isinstance(rule, kinds)
+        require(known, message, pattern, names, rule, kind=TypeError)
+    buffers = {id(buffer) for buffer in model.buffers()}
     parameters = [slot for slot in slots_of(model) if id(slot.value) not in buffers]
     _rules.check(rules, [name for slot in parameters for name in slot.names])
     return {slot: _rules.first(rules, *slot.names) for slot in parameters}
@@ -138,8 +140,8 @@ def match_rules(
 
 def is_packable(slot: Slot, min_ndim: int) -> bool:
     """Tell whether a parameter that matches a rule can be packed; raise if it already is."""
-    if isinstance(slot.value, PackedWeight) or slot.kept() is not None:
-        raise ValueError(f"{slot.name!r} is already packed: give it None in the rules")
+    plain = not isinstance(slot.value, PackedWeight) and slot.source() is None
+    require(plain, "{!r} is already packed: give it None in the rules", slot.name)
     return slot.dtype in FLOATS and len(slot.shape) >= min_ndim
 
 
@@ -165,16 +167,13 @@ class _Packer:
         # The weights with a matrix, in the order of their use, and their names in the calibration.
         self._names: dict[Slot, str] = {}
         for name in self._grams:
-            if name not in slot_of:
-                raise ValueError(
-                    f"the calibration is for another model: this one has no weight {name!r}"
-                )
+            message = "the calibration is for another model: this one has no weight {!r}"
+            require(name in slot_of, message, name)
             self._names[slot_of[name]] = name
         self._few: set[Slot] = set()
         self._tried: dict[tuple[Slot, Affine], _Outcome] = {}
 
     def pack(self, grids: Mapping[Slot, Affine]) -> dict[Slot, _Outcome]:
-        """Pack weights, and return them in the given order."""
         if self._seen is None or not self._seen.sequential:
             return {slot: self._outcomes(slot, [grid])[0] for slot, grid in grids.items()}
         outcomes: dict[Slot, _Outcome] = {}
@@ -208,25 +207,28 @@ class _Packer:
         tried = {slot: self._outcomes(slot, budget.grids) for slot in packed}
         sizes = [[8 * row.nbytes for _, row in outcomes] for outcomes in tried.values()]
         low, high = (sum(map(pick, sizes)) for pick in (min, max))
-        if not low <= limit <= high:
-            fewest, most = ((rest + bits) / max(1, numel) for bits in (low, high))
-            raise ValueError(
-                f"a budget of {budget.bits:g} bits per weight is not between {fewest:.3f} and "
-                f"{most:.3f}, the range of the choices {budget.choices}, including grids and "
-                f"{rest / 8:.0f} bytes that cannot be packed: change bits or choices"
-            )
+        fewest, most = ((rest + bits) / max(1, numel) for bits in (low, high))
+        require(
+            low <= limit <= high,
+            "a budget of {:g} bits per weight is not between {:.3f} and {:.3f}, the range of the "
+            "choices {}, including grids and {:.0f} bytes that cannot be packed: change bits or "
+            "choices",
+            *(budget.bits, fewest, most, budget.choices, rest / 8),
+        )
         if budget.loss is None:
-            rows = [[row for _, row in outcomes] for outcomes in tried.values()]
-            costs = [[math.prod(row.shape) * _judged(row) ** 2 for row in each] for each in rows]
+            costs = [
+                [math.prod(row.shape) * _output_error(row) ** 2 for _, row in outcomes]
+                for outcomes in tried.values()
+            ]
         else:
-            with evaluated(model):
+            with in_eval_mode(model):
                 dense = float(budget.loss())
-                if not math.isfinite(dense):
-                    raise ValueError(f"the budget's loss is {dense} before anything is packed")
+                finite = math.isfinite(dense)
+                require(finite, "the budget's loss is {} before anything is packed", dense)
                 costs = [[] for _ in tried]
                 for cost, (slot, outcomes) in zip(costs, tried.items(), strict=True):
                     for packed_weight, _ in outcomes:
-                        with _replaced(slot, packed_weight):
+                        with _with_packed(slot, packed_weight):
                             cost.append(float(budget.loss()) - dense)
         return {
             slot: (budget.grids[i], dict(zip(budget.choices, cost, strict=True)))
@@ -260,7 +262,7 @@ class _Packer:
                 rounding = "nearest (shared)"
         else:
             solver = self._rounding or COMQ()
-            parts = [type(each).__name__ for each in (self._prepare, solver) if each is not None]
+            parts = [type(part).__name__ for part in (self._prepare, solver) if part is not None]
             rounding = ", ".join(parts)
             packed, error = pack_solved(array, grid, slot.name, gram, solver, self._prepare, cross)
             if gram.count < gram.width:
@@ -279,13 +281,12 @@ class _Packer:
         )
 
     def warn(self, packed: Iterable[Slot]) -> None:
-        """Warn of layers with few inputs in the calibration."""
         names = () if self._seen is None else self._seen.unseen
         unseen = [slot.name for slot in packed if slot.name in names]
         few = [slot.name for slot in packed if slot in self._few]
         if unseen:
             warnings.warn(
-                f"no input reached {_listed(unseen)} in the calibration: they are rounded to the "
+                f"no input reached {_first_of(unseen)} in the calibration: they are rounded to the "
                 "nearest codes. Calibrate with more data, unless the layers are of a kind that is "
                 "never seen, such as transposed convolutions, Conv1D of Transformers or experts in "
                 "one parameter",
@@ -293,25 +294,24 @@ class _Packer:
             )
         if few:
             warnings.warn(
-                f"the calibration has fewer inputs of {_listed(few)} than these have columns: "
+                f"the calibration has fewer inputs of {_first_of(few)} than these have columns: "
                 "codes are chosen from what it has. Calibrate with more data",
                 stacklevel=3,
             )
 
 
-def _judged(row: PackedTensor) -> float:
+def _output_error(row: PackedTensor) -> float:
     """Return the error of the outputs, or of the weights if the inputs are unknown."""
     return row.error if row.output_error is None else row.output_error
 
 
-def _listed(names: Sequence[str]) -> str:
+def _first_of(names: Sequence[str]) -> str:
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(names[:3]) + more
 
 
 @contextlib.contextmanager
-def _replaced(slot: Slot, packed: Packed) -> Iterator[None]:
-    """Replace a weight's values by packed ones within a block."""
+def _with_packed(slot: Slot, packed: Packed) -> Iterator[None]:
     assert isinstance(slot.value, torch.Tensor)
     before = slot.value.detach().clone()
     try:

@@ -51,58 +51,56 @@ class PackReport:
     @property
     def dense_nbytes(self) -> int:
         """Bytes of all parameters before packing."""
-        return self.left_nbytes + sum(each.dense_nbytes for each in self.tensors)
+        return self.left_nbytes + sum(row.dense_nbytes for row in self.tensors)
 
     @property
     def nbytes(self) -> int:
         """Bytes of all parameters after packing."""
-        return self.left_nbytes + sum(each.nbytes for each in self.tensors)
+        return self.left_nbytes + sum(row.nbytes for row in self.tensors)
 
     @property
     def memory_nbytes(self) -> int:
         """Bytes in memory after packing: `nbytes`, and those of parameters that stay decoded."""
-        decoded = (each.dense_nbytes for each in self.tensors if each.held == "decoded")
+        decoded = (row.dense_nbytes for row in self.tensors if row.held == "decoded")
         return self.nbytes + sum(decoded)
 
     @property
     def bits_per_weight(self) -> float:
         """Bits per entry of the packed tensors, including steps and bases."""
-        numel = sum(math.prod(each.shape) for each in self.tensors)
-        return 8 * sum(each.nbytes for each in self.tensors) / max(1, numel)
+        numel = sum(math.prod(row.shape) for row in self.tensors)
+        return 8 * sum(row.nbytes for row in self.tensors) / max(1, numel)
 
     def __str__(self) -> str:
         lines = columns(dict(self._columns()), {"name", "held", "rounding"})
-        sizes = [
-            (each.name, math.prod(each.shape), each.nbytes, each.error) for each in self.tensors
-        ]
+        sizes = [(row.name, math.prod(row.shape), row.nbytes, row.error) for row in self.tensors]
         of = len(self.tensors) + len(self.left)
         last = totals(sizes, of, self.dense_nbytes, self.nbytes)
-        if decoded := [each.name for each in self.tensors if each.held == "decoded"]:
+        if decoded := [row.name for row in self.tensors if row.held == "decoded"]:
             last += (
                 f"; in memory {self.memory_nbytes / 1e6:.2f} MB, because {decoded[0]!r}"
                 f"{f' and {len(decoded) - 1} more' if len(decoded) > 1 else ''} stay decoded there"
             )
-        known = [each for each in self.tensors if each.output_error is not None]
+        known = [row for row in self.tensors if row.output_error is not None]
         if known:
-            mean = sum(each.output_error or 0.0 for each in known) / len(known)
-            spent = sum(each.seconds for each in self.tensors)
+            mean = sum(row.output_error or 0.0 for row in known) / len(known)
+            spent = sum(row.seconds for row in self.tensors)
             last += f"; mean error of outputs {mean:.1%}, in {spent:.1f} s"
         return "\n".join([*lines, last] if self.tensors else [last])
 
     def _columns(self) -> Iterator[tuple[str, list[str]]]:
         every = self.tensors
-        yield "name", [each.name for each in every]
-        yield "shape", ["x".join(map(str, each.shape)) for each in every]
-        yield "bits", [str(each.bits) for each in every]
-        yield "bytes", [size(each.nbytes) for each in every]
-        yield "error", [f"{100 * each.error:.2f} %" for each in every]
-        errors = [each.output_error for each in every]
+        yield "name", [row.name for row in every]
+        yield "shape", ["x".join(map(str, row.shape)) for row in every]
+        yield "bits", [str(row.bits) for row in every]
+        yield "bytes", [size(row.nbytes) for row in every]
+        yield "error", [f"{100 * row.error:.2f} %" for row in every]
+        errors = [row.output_error for row in every]
         if any(error is not None for error in errors):
             yield "outputs", ["-" if error is None else f"{100 * error:.2f} %" for error in errors]
-            yield "s", [f"{each.seconds:.2f}" for each in every]
-            yield "rounding", [each.rounding for each in every]
-        choices = sorted({bits for each in every for bits in each.costs or ()})
+            yield "s", [f"{row.seconds:.2f}" for row in every]
+            yield "rounding", [row.rounding for row in every]
+        choices = sorted({bits for row in every for bits in row.costs or ()})
         for bits in choices:
-            costs = [None if each.costs is None else each.costs.get(bits) for each in every]
+            costs = [None if row.costs is None else row.costs.get(bits) for row in every]
             yield f"at {bits}", ["-" if cost is None else f"{cost:+.2g}" for cost in costs]
-        yield "held", [each.held for each in every]
+        yield "held", [row.held for row in every]

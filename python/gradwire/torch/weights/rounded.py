@@ -72,14 +72,12 @@ def round_parameter(module: nn.Module, name: str, how: tuple[Any, ...]) -> None:
 
 
 def release(module: nn.Module, name: str) -> None:
-    """Make a module read a parameter unrounded again."""
     if is_rounded(module, name):
         before = getattr(module, _HOW)
         _change(module, {other: how for other, how in before.items() if other != name})
 
 
 def is_rounded(module: nn.Module, name: str) -> bool:
-    """Tell whether a module reads a parameter rounded."""
     return isinstance(module, _Rounded) and name in module._names
 
 
@@ -102,9 +100,9 @@ def _change(module: nn.Module, how: dict[str, tuple[Any, ...]]) -> None:
 @functools.lru_cache(maxsize=256)
 def _class_of(base: Any, names: tuple[str, ...]) -> Any:
     kind = _RoundedRecurrent if issubclass(base, nn.RNNBase) else _Rounded
-    own = {name: property(functools.partial(_read, name=name)) for name in names}
+    properties = {name: property(functools.partial(_read, name=name)) for name in names}
     facts = {"_base": base, "_names": names, "__module__": base.__module__}
-    return type(f"Rounded{base.__name__}", (kind, base), {**own, **facts})
+    return type(f"Rounded{base.__name__}", (kind, base), {**properties, **facts})
 
 
 def _remade(base: Any, names: tuple[str, ...]) -> nn.Module:
@@ -140,8 +138,8 @@ def rounded(
     """
     how = (weight, bits, block, fit, clips, name)
     run = torch.ops.gradwire.affine_rounded if in_graph() else _Straight.apply
-    found: torch.Tensor = run(*how)[0]
-    return found
+    values: torch.Tensor = run(*how)[0]
+    return values
 
 
 def _run(
@@ -165,7 +163,7 @@ def _within(values: torch.Tensor, held: PackedWeight, fit: str) -> torch.Tensor:
     # A grid of squares has cells around its values; ends are as exact as float16.
     reach = half + (steps / 2 if fit == "squares" else 0)
     centre, reach = bases + half, reach + 2**-10 * (reach + (bases + half).abs())
-    centre, reach = (each.repeat_interleave(block)[: len(flat)] for each in (centre, reach))
+    centre, reach = (part.repeat_interleave(block)[: len(flat)] for part in (centre, reach))
     within: torch.Tensor = (flat - centre).abs() <= reach
     return within.view_as(values)
 
@@ -177,7 +175,7 @@ def _fake(
     return torch.empty_like(weight), weight.new_empty(shape, dtype=torch.bool)
 
 
-def _passed(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+def _pass_gradient(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
     """Return a gradient or a tangent of the rounded values, as one of the weight."""
     return gradient * ctx.saved_tensors[0] if ctx.clips else gradient.view_as(gradient)
 
@@ -199,11 +197,11 @@ class _Straight(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor, _: object) -> tuple[torch.Tensor | None, ...]:
-        return _passed(ctx, gradient), None, None, None, None, None
+        return _pass_gradient(ctx, gradient), None, None, None, None, None
 
     @staticmethod
     def jvp(ctx: Any, tangent: torch.Tensor, *_: object) -> tuple[torch.Tensor, None]:
-        return _passed(ctx, tangent), None
+        return _pass_gradient(ctx, tangent), None
 
     @staticmethod
     def vmap(_: Any, dims: Any, weight: torch.Tensor, *how: Any) -> Any:

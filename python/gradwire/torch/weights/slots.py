@@ -7,12 +7,14 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import nn
 
+from gradwire._validate import require
 from gradwire.errors import CorruptFileError, CorruptFrameError
+from gradwire.torch.tensors import bytes_of
 from gradwire.torch.weights.modules import Activations, PackedModule, convert, reader_of
 from gradwire.torch.weights.rounded import release
 from gradwire.torch.weights.weight import Packed, PackedWeight
 
-KEPT = "_packed_parameters"
+SOURCES = "_packed_parameters"
 """Attribute of a module: the packed tensors that its dense parameters were decoded from."""
 
 
@@ -31,13 +33,11 @@ class Slot:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the values."""
         value = self.value
         return tuple(value.shape if isinstance(value, torch.Tensor) else value.packed.shape)
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the values."""
         if isinstance(self.value, torch.Tensor):
             return self.value.dtype
         ((module, _), *_) = self.owners
@@ -52,7 +52,6 @@ class Slot:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in the present form."""
         value = self.value
         return int(value.nbytes if isinstance(value, torch.Tensor) else value.packed.nbytes)
 
@@ -65,11 +64,12 @@ class Slot:
     def plain(self) -> torch.Tensor:
         """Return the tensor; raise unless it is a whole one, with values."""
         value = self.value
-        if type(value) not in (nn.Parameter, torch.Tensor):
-            raise TypeError(
-                f"{self.name!r} is a {type(value).__name__}: give a model with plain, unsharded "
-                "tensors, and wrap it afterwards"
-            )
+        require(
+            type(value) in (nn.Parameter, torch.Tensor),
+            "{!r} is a {}: give a model with plain, unsharded tensors, and wrap it afterwards",
+            *(self.name, type(value).__name__),
+            kind=TypeError,
+        )
         assert isinstance(value, torch.Tensor)
         check_dense(value, self.name)
         return value
@@ -101,19 +101,18 @@ class Slot:
             with torch.inference_mode(old.is_inference()), torch.no_grad():
                 old.copy_(value)
             return
-        own = value.clone()
-        new = nn.Parameter(own, old.requires_grad) if isinstance(old, nn.Parameter) else own
-        self.replace(new)
+        new = value.clone()
+        is_parameter = isinstance(old, nn.Parameter)
+        self.replace(nn.Parameter(new, old.requires_grad) if is_parameter else new)
 
     def replace(self, tensor: torch.Tensor) -> None:
-        """Set another tensor in all modules."""
         for module, attribute in self.owners:
             setattr(module, attribute, tensor)
 
-    def kept(self) -> Packed | None:
+    def source(self) -> Packed | None:
         """Return the packed tensor from which a parameter was decoded, if it is unchanged."""
         ((module, attribute), *_) = self.owners
-        packed: Packed | None = getattr(module, KEPT, {}).get(attribute)
+        packed: Packed | None = getattr(module, SOURCES, {}).get(attribute)
         if packed is None:
             return None
         assert isinstance(self.value, torch.Tensor)
@@ -122,21 +121,27 @@ class Slot:
         decoded = PackedWeight(packed).decoded(self.dtype)
         return packed if torch.equal(decoded, self.value.detach().cpu()) else None
 
-    def keep(self, packed: Packed) -> None:
+    def set_source(self, packed: Packed) -> None:
         """Remember the packed tensor from which a parameter was decoded."""
         for module, attribute in self.owners:
-            setattr(module, KEPT, {**getattr(module, KEPT, {}), attribute: packed})
+            setattr(module, SOURCES, {**getattr(module, SOURCES, {}), attribute: packed})
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """Return the model inside a `torch.compile` wrapper; return any other model unchanged."""
+    inner: nn.Module = getattr(model, "_orig_mod", model)
+    return inner
 
 
 def slots_of(model: nn.Module) -> list[Slot]:
     """Return the parameters and persistent buffers of a model, in the order of its state dict."""
-    found: dict[int, Slot] = {}
+    slots: dict[int, Slot] = {}
     for prefix, module in model.named_modules(remove_duplicate=False):
         for attribute, value in _tensors(module):
-            slot = found.setdefault(id(value), Slot(value))
+            slot = slots.setdefault(id(value), Slot(value))
             slot.names.append(f"{prefix}.{attribute}" if prefix else attribute)
             slot.owners[module, attribute] = None
-    return list(found.values())
+    return list(slots.values())
 
 
 def _tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor | PackedWeight]]:
@@ -201,29 +206,20 @@ def _check_shared(values: Mapping[Slot, torch.Tensor]) -> None:
     for slots in sharing.values():
         for slot in slots if len(slots) > 1 else ():
             assert isinstance(slot.value, torch.Tensor)
-            if not torch.equal(bytes_of(slot.value), bytes_of(values[slot])):
-                others = ", ".join(repr(each.name) for each in slots if each is not slot)
-                raise ValueError(
-                    f"{slot.name!r} shares memory with {others} in the model, and gets other "
-                    "values; the model is unchanged"
-                )
+            require(
+                torch.equal(bytes_of(slot.value), bytes_of(values[slot])),
+                "{!r} shares memory with {} in the model, and gets other values; the model is "
+                "unchanged",
+                slot.name,
+                ", ".join(repr(other.name) for other in slots if other is not slot),
+            )
 
 
 def check_dense(tensor: torch.Tensor, name: str) -> None:
     """Raise unless a tensor has a value for each entry."""
-    if tensor.layout is not torch.strided or tensor.is_nested:
-        raise TypeError(f"{name!r} must be dense, got layout {tensor.layout}")
-    if tensor.is_meta:
-        raise ValueError(f"{name!r} is on meta: it has no values")
-
-
-def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the bytes of a dense tensor, row by row; on the CPU they share its memory if possible.
-
-    Conjugate and negative views, whose memory holds other values, are resolved.
-    """
-    there = tensor.detach().cpu().resolve_conj().resolve_neg()
-    return there.contiguous().reshape(-1).view(torch.uint8)
+    dense = tensor.layout is torch.strided and not tensor.is_nested
+    require(dense, "{!r} must be dense, got layout {}", name, tensor.layout, kind=TypeError)
+    require(not tensor.is_meta, "{!r} is on meta: it has no values", name)
 
 
 def put(
@@ -236,24 +232,24 @@ def put(
     With them, ``dense`` tensors get these values. All that can fail is done before the first module
     changes, and values are restored if it fails.
     """
-    held: dict[Slot, PackedWeight] = {}
-    for slot, each in packed.items():
+    weights: dict[Slot, PackedWeight] = {}
+    for slot, tensor in packed.items():
         try:
-            held[slot] = PackedWeight(each, slot.device)
+            weights[slot] = PackedWeight(tensor, slot.device)
         except CorruptFrameError as error:  # of further codes, which nobody read before
             raise CorruptFileError(str(error), slot.name) from None
     decoded = {
         slot: weight.decoded(slot.dtype)
-        for slot, weight in held.items()
+        for slot, weight in weights.items()
         if isinstance(slot.value, torch.Tensor) and slot.held == "decoded"
     }
     with filled({**(dense or {}), **decoded}):
-        for slot in held:
+        for slot in weights:
             for module, attribute in slot.owners:
                 release(module, attribute)
-        for slot, weight in held.items():
+        for slot, weight in weights.items():
             if slot in decoded:
-                slot.keep(weight.packed)
+                slot.set_source(weight.packed)
                 continue
             dtype = slot.dtype
             for module, attribute in slot.owners:

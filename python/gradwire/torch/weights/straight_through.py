@@ -7,10 +7,11 @@ from typing import Literal, get_args
 from torch import nn
 
 from gradwire import _validate
+from gradwire._validate import require
 from gradwire.quantize import Affine
 from gradwire.torch.weights.pack import is_packable, match_rules
 from gradwire.torch.weights.rounded import is_rounded, release, round_parameter, rounded
-from gradwire.torch.weights.slots import Slot
+from gradwire.torch.weights.slots import Slot, unwrapped
 from gradwire.weights.pack import fitting_block
 
 Clipped = Literal["pass", "zero"]
@@ -82,7 +83,7 @@ def straight_through(
     """
     _validate.choice("clipped", clipped, get_args(Clipped))
     min_ndim = _validate.integer("min_ndim", min_ndim, low=0)
-    inner = getattr(model, "_orig_mod", model)  # what torch.compile returns
+    inner = unwrapped(model)
     arguments = {
         slot: _arguments(slot, affine, clipped == "zero" and affine.fit in _CLIPPING)
         for slot, affine in match_rules(inner, rules).items()
@@ -97,13 +98,14 @@ def straight_through(
 
 
 def _arguments(slot: Slot, affine: Affine, clips: bool) -> tuple[int, int | None, str, bool, str]:
-    if any(is_rounded(*owner) for owner in slot.owners):
-        raise ValueError(
-            f"{slot.name!r} is already rounded: close what straight_through() returned, or give it "
-            "None in the rules"
-        )
-    if affine.rounding != "nearest":
-        raise ValueError(f"{slot.name!r} must be rounded to nearest, not with {affine!r}")
+    require(
+        not any(is_rounded(*owner) for owner in slot.owners),
+        "{!r} is already rounded: close what straight_through() returned, or give it None in the "
+        "rules",
+        slot.name,
+    )
+    nearest = affine.rounding == "nearest"
+    require(nearest, "{!r} must be rounded to nearest, not with {!r}", slot.name, affine)
     parameter = slot.plain()
     block = fitting_block(slot.shape, affine.block) or affine.block
     how = (affine.bits, block, affine.fit, clips, slot.name)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
+from gradwire._validate import require
 from gradwire.frame import Frame
 from gradwire.torch.weights.ops import in_graph
 from gradwire.weights import Packed as Packed
@@ -36,7 +37,6 @@ class PackedWeight:
         self.set(packed, device)
 
     def set(self, packed: Packed, device: torch.device | str) -> None:
-        """Replace the tensor, or move to another device."""
         frame = as_tensor(packed.joined())
         exponent = int(frame[10:12].view(torch.int16))
         self.packed, self.frame = packed, frame.to(device)
@@ -49,10 +49,10 @@ class PackedWeight:
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the bytes for saving, by the suffix of the tensor's name."""
-        every = {"": self.packed.frame}
+        parts = {"": self.packed.frame}
         if self.packed.further is not None:
-            every[".more.0"] = self.packed.further
-        return {name: as_tensor(each).to(self.frame.device) for name, each in every.items()}
+            parts[".more.0"] = self.packed.further
+        return {suffix: as_tensor(data).to(self.frame.device) for suffix, data in parts.items()}
 
     def decoded(self, dtype: torch.dtype, row: int | None = None) -> torch.Tensor:
         """Return the decoded values, in the tensor's shape; or of one row, in ``shape[1:]``."""
@@ -86,13 +86,15 @@ class PackedWeight:
 
 def parse(tensors: list[torch.Tensor], like: Packed) -> Packed:
     """Return a packed tensor of saved bytes, which replaces one of the same shape and dtype."""
-    for each in tensors:
-        if each.dtype is not torch.uint8 or each.dim() != 1:
-            raise TypeError(
-                f"expected the bytes of a frame, torch.uint8 of one dimension, got {each.dtype} of "
-                f"shape {tuple(each.shape)}; a packed module takes no dense weight"
-            )
-    arrays = [each.detach().cpu().clone().numpy() for each in tensors]
+    for tensor in tensors:
+        require(
+            tensor.dtype is torch.uint8 and tensor.dim() == 1,
+            "expected the bytes of a frame, torch.uint8 of one dimension, got {} of shape {}; a "
+            "packed module takes no dense weight",
+            *(tensor.dtype, tuple(tensor.shape)),
+            kind=TypeError,
+        )
+    arrays = [tensor.detach().cpu().clone().numpy() for tensor in tensors]
     return from_bytes(like.shape, like.dtype, *arrays)
 
 
@@ -119,7 +121,6 @@ def packed_name(dtype: torch.dtype) -> str:
 
 
 def rows_of(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Return a shape as (rows, columns)."""
     return (shape[0], math.prod(shape[1:])) if shape else (1, 1)
 
 
@@ -165,20 +166,19 @@ class WeightView(torch.Tensor):
         ``compute`` returns the values, or those of one row of the first dimension, whose number it
         gets; ``refusal`` is the error of writes: what the weight is, and what to do.
         """
-        made: WeightView = torch.Tensor._make_wrapper_subclass(
+        view: WeightView = torch.Tensor._make_wrapper_subclass(
             cls, like.shape, dtype=like.dtype, device=device
         )
-        made._compute, made._refusal, made._known, made.source = compute, refusal, None, source
+        view._compute, view._refusal, view._known, view.source = compute, refusal, None, source
         # `Module.get_parameter` and what ties weights ask for an nn.Parameter.
-        made._is_param = source is not None
-        return made
+        view._is_param = source is not None
+        return view
 
     @classmethod
     def of(cls, values: torch.Tensor, refusal: str, source: Any = None) -> Self:
-        """Return a view of values that are there."""
-        made = cls(values, values.device, lambda: values, refusal, source)
-        made._known = values
-        return made
+        view = cls(values, values.device, lambda: values, refusal, source)
+        view._known = values
+        return view
 
     def values(self) -> torch.Tensor:
         """Return the values, a plain tensor; they are computed once."""
@@ -211,22 +211,22 @@ class WeightView(torch.Tensor):
         of_one = func is torch.Tensor.__getitem__ and isinstance(args[0], cls)
         if of_one and (row := args[0]._row(args[1])) is not None:
             return cls.of(row, args[0]._refusal)
-        known = [each.values() for each in views]
-        before = [_version(each) for each in known]
+        known = [view.values() for view in views]
+        before = [_version(values) for values in known]
         args, kwargs = tree_map_only(cls, cls.values, (args, kwargs))
         result = func(*args, **kwargs)
         for view, values, version in zip(views, known, before, strict=True):
             if _version(values) != version:  # as of `F.relu(w, inplace=True)`
                 raise ValueError(view._refusal)
 
-        def guarded(each: Any) -> Any:
-            if isinstance(each, np.ndarray):
-                each.flags.writeable = False
-            elif isinstance(each, torch.Tensor):
+        def guarded(value: Any) -> Any:
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False
+            elif isinstance(value, torch.Tensor):
                 for view, values in zip(views, known, strict=True):
-                    if _shared(each, values):
-                        return cls.of(each, view._refusal)
-            return each
+                    if _share_memory(value, values):
+                        return cls.of(value, view._refusal)
+            return value
 
         return tree_map(guarded, result) if type(result) in (tuple, list) else guarded(result)
 
@@ -249,7 +249,7 @@ class WeightView(torch.Tensor):
 
 
 def _views(tree: Any) -> Iterator[WeightView]:
-    return (each for each in tree_leaves(tree) if isinstance(each, WeightView))
+    return (leaf for leaf in tree_leaves(tree) if isinstance(leaf, WeightView))
 
 
 def _writes(func: Any, args: Any, kwargs: Any) -> bool:
@@ -267,8 +267,7 @@ def _version(values: torch.Tensor) -> int:
     return 0 if values.is_inference() else values._version
 
 
-def _shared(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Tell whether tensors share memory."""
+def _share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
     try:
         return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
     except NotImplementedError:  # within torch.func

@@ -47,11 +47,14 @@ const ALL: u8 = 255;
 /// Floats whose masks are made together.
 const CHUNK: usize = simd::BLOCK;
 
-/// Of so many groups of floats, one is looked at to choose the classes of a large block.
-const SAMPLED: usize = 32;
+/// Floats that are looked at to choose the classes of a block.
+const LOOKED_AT: usize = 1 << 16;
 
 /// What a class takes besides its codes, in bits.
-const CLASS_BITS: u64 = 150;
+const CLASS_BITS: u64 = 100;
+
+/// From so many floats for one that is looked at, time is worth bits.
+const SLOW: usize = 8;
 
 /// The part of all bits that may be lost by fewer classes, which are faster.
 const SLACK: u64 = 128;
@@ -303,7 +306,7 @@ impl Classes {
         values: &[T],
         base: &[T],
     ) -> (Self, Vec<bool>) {
-        let every = if values.len() < SAMPLED * CHUNK { 1 } else { SAMPLED };
+        let every = (values.len() / LOOKED_AT).max(1);
         let mut kinds = vec![Kind::default(); 1 << format.exponent];
         let mut keys = [0; GROUP];
         let (mut codes, mut fields) = ([0; GROUP], [0; GROUP]);
@@ -327,7 +330,8 @@ impl Classes {
             chain.push(kind);
         }
         let total: u64 = chain.iter().map(|kind| kind.bits).sum();
-        let mut slack = total / SLACK;
+        // Fewer classes do not matter to the time of a small block.
+        let mut slack = if every < SLOW { 0 } else { total / SLACK };
         while chain.len() > 1 {
             // What is lost if one joins the one before, in parts of a bit.
             let lost = |pair: &[Kind]| {

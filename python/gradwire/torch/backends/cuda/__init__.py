@@ -93,8 +93,8 @@ def _encoded(
         state.plans = thread_memory.stateless
     if not isinstance(state, DeviceState) or not takes(codec) or state.numel != tensor.numel():
         return None
-    own = state.codec
-    if own is not codec and not own._codec.same_kind(codec._codec):
+    codec_of_state = state.codec
+    if codec_of_state is not codec and not codec_of_state._codec.same_kind(codec._codec):
         return None
     if codec._open and tensor.ndim > 1:
         return None

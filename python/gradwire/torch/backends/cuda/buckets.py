@@ -66,11 +66,13 @@ class CUDABucket(DeviceBucket):
             codecs, states, ends, limits, self.buffer, scale, frames, positions
         )
         reads = [started.table] if self._on_device else [started.table, frames]
-        found, *sent = self._stage.read_all(reads)  # frames with the room that limits leave them
-        rows = started.outcomes(found.numpy())
+        table_read, *sent = self._stage.read_all(
+            reads
+        )  # frames with the room that limits leave them
+        rows = started.outcomes(table_read.numpy())
         done, nbytes = len(rows), int(rows[:, 0].sum())
-        for each in sent:
-            out[:nbytes].copy_(each[:nbytes])
+        for frames_read in sent:
+            out[:nbytes].copy_(frames_read[:nbytes])
         table = np.column_stack([rows, _shares(start, ends)[:done]])
         if done == len(codecs):
             return table, None
@@ -103,7 +105,7 @@ class CUDABucket(DeviceBucket):
 
     @override
     def fills(self, parameters: Sequence[Encoded]) -> bool:
-        codecs, states = [each.codec for each in parameters], [each.state for each in parameters]
+        codecs, states = [slot.codec for slot in parameters], [slot.state for slot in parameters]
         return self._on_device and (not codecs or _are_for_kernels(states, codecs))
 
     @override
@@ -138,13 +140,15 @@ class CUDABucket(DeviceBucket):
         ranks: int | None = None,
     ) -> NDArray[np.int64]:
         began = time.perf_counter()
-        offsets = np.cumsum([[start, *own] for start, own in zip(starts, sizes, strict=True)], 1)
+        offsets = np.cumsum(
+            [[start, *lengths] for start, lengths in zip(starts, sizes, strict=True)], 1
+        )
         into = encoding.SENDERS if senders else encoding.RANKS
         lengths = np.array(sizes).T.tolist()
         places, over = offsets[:, :-1].T.tolist(), ranks or 0
         if self._decode(frames, places, lengths, ends, unused, into, scale, over):
             return _shares(began, ends)
-        self._fetched = None  # of the gradients: uncompressed averages may be there by now
+        self._host = None  # of the gradients: uncompressed averages may be there by now
         return super().average(frames, starts, sizes, ends, unused, senders, scale, ranks)
 
     def _decode(
@@ -205,11 +209,11 @@ class CUDABucket(DeviceBucket):
             return super().frame_sizes(data, bounds, counts)
         with naming_loss(data.device):
             rows = merging.heads(data, bounds, max(counts, default=0))[:, :, 1]
-        found = [own[:count].tolist() for own, count in zip(rows, counts, strict=True)]
+        sizes_read = [row[:count].tolist() for row, count in zip(rows, counts, strict=True)]
         lengths = np.diff(np.array(bounds).reshape(-1, 2), axis=1)[:, 0].tolist()
         return [
             sizes if all(sizes) and sum(sizes) == length else None
-            for sizes, length in zip(found, lengths, strict=True)
+            for sizes, length in zip(sizes_read, lengths, strict=True)
         ]
 
     @override
@@ -226,11 +230,11 @@ class CUDABucket(DeviceBucket):
         began = time.perf_counter()
         places = [
             [at]
-            for start, own in zip(starts, sizes, strict=True)
-            for at in itertools.accumulate(own[:-1], initial=start)
-            if own
+            for start, lengths in zip(starts, sizes, strict=True)
+            for at in itertools.accumulate(lengths[:-1], initial=start)
+            if lengths
         ]
-        lengths = [[nbytes] for own in sizes for nbytes in own]
+        lengths = [[nbytes] for lengths in sizes for nbytes in lengths]
         every, skipped = list(itertools.chain(*ends)), list(itertools.chain(*unused))
         if self._decode(frames, places, lengths, every, skipped, encoding.RANKS, scale, ranks):
             return [_shares(began, pairs) for pairs in ends]

@@ -56,15 +56,17 @@ def start(
     The frames are concatenated in `out`: bytes on the device, aligned to 16, with room for all
     limits. Positions may be given for each part; where None, the codec selects.
     """
-    if positions and all(each is None for each in positions):
+    if positions and all(chosen is None for chosen in positions):
         positions = ()
-    given = [each is not None for each in positions]
-    plan = states[0].plans.of(codecs, ends, gradients, given)
+    chosen_before = [chosen is not None for chosen in positions]
+    plan = states[0].plans.of(codecs, ends, gradients, chosen_before)
     most = plan.most
     if positions:
         most = [
-            bound if each is None else codec._codec.max_encoded_len(numel, each.size)
-            for bound, codec, numel, each in zip(most, codecs, plan.numels, positions, strict=True)
+            bound if chosen is None else codec._codec.max_encoded_len(numel, chosen.size)
+            for bound, codec, numel, chosen in zip(
+                most, codecs, plan.numels, positions, strict=True
+            )
         ]
     limits = list(map(min, limits, most))
     with naming_loss(gradients.device), on_device(states, gradients.device, plan.shared):

@@ -30,7 +30,7 @@ from gradwire.torch.backends.cuda.operators import completed, operators
 from gradwire.torch.backends.cuda.states import NBYTES, ROOM, STATUS, DeviceState, undoable
 from gradwire.torch.backends.staging import staging
 
-_START, _NBYTES, _NUMEL, _COUNT = range(4)  # columns of csrc/bucket/heads.h
+_START, _NBYTES, _NUMEL, _COUNT = range(4)  # columns of csrc/bucket/gather.h
 _PARTS = 2  # of a range, at most: see rust/core/src/frame/split.rs
 _TARGETED = ("topk", "sid", "chunk_topk")  # what may ask for all entries
 _SUMS = (6, 5)  # sums that an owner sends, for so many entries of a rank
@@ -98,7 +98,7 @@ def split(
     for frame, (ends, whose) in enumerate(zip(bounds, owners, strict=True)):
         for owner, start, stop in zip(whose, ends[:-1], ends[1:], strict=True):
             cuts[owner].append((frame, start, stop))
-    every = [cut for own in cuts for cut in own]
+    every = [cut for frame_cuts in cuts for cut in frame_cuts]
     parts, table, verdicts = operators().split_bucket(
         completed(codecs, [ends[-1] for ends in bounds]),
         *(frames, list(sizes), list(counts)),
@@ -121,8 +121,8 @@ def heads(data: torch.Tensor, bounds: Sequence[int], most: int) -> NDArray[np.in
     elements and entries. Shape (messages, most, 4).
     """
     table = operators().frame_heads(data, list(bounds), most)
-    found: NDArray[np.int64] = staging(data.device).read(table).numpy()
-    return found
+    rows: NDArray[np.int64] = staging(data.device).read(table).numpy()
+    return rows
 
 
 def merge(
@@ -134,28 +134,28 @@ def merge(
     """
     device, nothing = data.device, torch.empty(0, dtype=torch.uint8, device=data.device)
     numels = np.diff(np.array(ranges.ends, np.int64).reshape(-1, 2))[:, 0].tolist()
-    found = heads(data, bounds, _PARTS * len(numels))
-    messages = zip(found, bounds[::2], bounds[1::2], strict=True)
+    rows_of_ranks = heads(data, bounds, _PARTS * len(numels))
+    messages = zip(rows_of_ranks, bounds[::2], bounds[1::2], strict=True)
     parts = [_parts(rows, start, stop, numels) for rows, start, stop in messages]
-    whole = [each for each in parts if each is not None]
+    whole = [rows for rows in parts if rows is not None]
     if len(whole) < len(parts):
         return nothing, *_host_error(data, bounds, ranges)
     used = np.flatnonzero(np.logical_not(ranges.unused)).tolist()
     if not used:
         return nothing, None, 0
-    sums, verdicts = _add_up(data, [[each[i] for i in used] for each in whole])
+    sums, verdicts = _add_up(data, [[rows[i] for i in used] for rows in whole])
     merged = [
         _Range(i, ranges.codecs[i], ranges.states[i], ranges.ends[2 * i], part)
         for i, part in zip(used, torch.split(sums, [numels[i] for i in used]), strict=True)
     ]
-    for each in merged:
-        each.join()
-    sent = [sum(int(rows[each.number][:, _COUNT].sum()) for rows in whole) for each in merged]
-    most = [each.most(count, len(whole)) for each, count in zip(merged, sent, strict=True)]
+    for run in merged:
+        run.join()
+    sent = [sum(int(rows[run.number][:, _COUNT].sum()) for rows in whole) for run in merged]
+    most = [run.most(count, len(whole)) for run, count in zip(merged, sent, strict=True)]
     out, table = _encode(sums, merged, most)
-    rows, *failed = staging(device).read_all([table, *(each[:1] for each in verdicts)])
+    rows, *failed = staging(device).read_all([table, *(verdict[:1] for verdict in verdicts)])
     if any(map(int, failed)) or rows[:, STATUS].any():
-        errors = [(each.undo(), each.number) for each in merged]
+        errors = [(run.undo(), run.number) for run in merged]
         overflow = next(((error, at) for error, at in errors if error is not None), None)
         return nothing, *_host_error(data, bounds, ranges, overflow)
     sizes = rows[:, NBYTES].tolist()
@@ -213,17 +213,17 @@ def _encode(
     sums: torch.Tensor, merged: Sequence[_Range], most: Sequence[int]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Encode sums, at most ``most`` of each range; return the frames and their table."""
-    codecs = [each.codec for each in merged]
+    codecs = [run.codec for run in merged]
     again = [_sum_codec(codec.quantize, codec.indices, codec.sparsify.selects) for codec in codecs]
     named = [codec.sparsify.kind if codec.sparsify.selects else None for codec in codecs]
-    ends = encoding.ends_of([each.sums.numel() for each in merged])
+    ends = encoding.ends_of([run.sums.numel() for run in merged])
     plan = merged[0].state.plans.of(again, ends, sums, named=named)
     limits = [
         codec._codec.max_encoded_len(numel, None if few < 0 else few)
         for codec, numel, few in zip(codecs, plan.numels, most, strict=True)
     ]
     out = torch.empty(sum(limits), dtype=torch.uint8, device=sums.device)
-    states = _merge_states([each.state for each in merged], sums.device)
+    states = _merge_states([run.state for run in merged], sums.device)
     return out, plan.encode(sums, limits, states, 1.0, out, most=most)
 
 
@@ -253,22 +253,22 @@ def _absorb(
 ) -> tuple[NonFiniteError, int] | None:
     """Add the unsent rest of sums to residuals; return the first error, and its range."""
     starts = list(itertools.accumulate(sizes[:-1], initial=0))
-    ends = encoding.ends_of([each.sums.numel() for each in merged])
-    keeps = [i for i, each in enumerate(merged) if each.codec.memory.keeps]
+    ends = encoding.ends_of([run.sums.numel() for run in merged])
+    keeps = [i for i, run in enumerate(merged) if run.codec.memory.keeps]
     if not keeps:
         return None
-    kept = [merged[i] for i in keeps]
-    with undoable([each.state for each in kept]) as tensors:
+    keepers = [merged[i] for i in keeps]
+    with undoable([run.state for run in keepers]) as tensors:
         outcomes = operators().absorb_bucket(
-            completed([each.codec for each in kept], [each.state.numel for each in kept]),
-            *(tensors, [each.start for each in kept], sums),
+            completed([run.codec for run in keepers], [run.state.numel for run in keepers]),
+            *(tensors, [run.start for run in keepers], sums),
             *([end for i in keeps for end in ends[2 * i : 2 * i + 2]], frames),
             *([starts[i] for i in keeps], [sizes[i] for i in keeps]),
         )
-        found = staging(sums.device).read(outcomes).numpy().view(np.int64).reshape(-1, 2)
-    for each, (count, first) in zip(kept, found.tolist(), strict=True):
+        results = staging(sums.device).read(outcomes).numpy().view(np.int64).reshape(-1, 2)
+    for run, (count, first) in zip(keepers, results.tolist(), strict=True):
         if count:
-            return NonFiniteError(count, first, each.state.name), each.number
+            return NonFiniteError(count, first, run.state.name), run.number
     return None
 
 

@@ -64,7 +64,7 @@ def takes(codec: Codec) -> bool:
 def completed(
     codecs: Sequence[Codec],
     numels: Sequence[int],
-    given: Sequence[bool] = (),
+    chosen: Sequence[bool] = (),
     named: Sequence[str | None] = (),
 ) -> torch.Tensor:
     """Return the structs of tensors of these lengths, as bytes; their pointers are not set.
@@ -81,7 +81,7 @@ def completed(
         piece.sparsify = structs.sparsify_of(codec.sparsify)
         piece.quantize = structs.quantize_of(codec.quantize)
         piece.pattern = structs.pattern_of(codec)
-    for piece, is_given in zip(pieces, given, strict=False):
+    for piece, is_given in zip(pieces, chosen, strict=False):
         piece.given = piece.may_trim = is_given
         if is_given and piece.pattern.kind != structs.CHUNKS:
             piece.pattern = structs.Pattern()
@@ -109,7 +109,7 @@ class EncodePlan:
         codecs: Sequence[Codec],
         ends: Sequence[int],
         like: torch.Tensor,
-        given: Sequence[bool] = (),
+        chosen: Sequence[bool] = (),
         named: Sequence[str | None] = (),
     ) -> None:
         self.codecs = tuple(codecs)
@@ -119,7 +119,7 @@ class EncodePlan:
         starts = list(ends[::2])
         self.numels = [stop - start for start, stop in zip(starts, ends[1::2], strict=True)]
         self.shares = np.array(self.numels, np.float64) / max(sum(self.numels), 1)
-        pieces = completed(codecs, self.numels, given, named)
+        pieces = completed(codecs, self.numels, chosen, named)
         self.number: int = operators().encode_plan(pieces, starts, like)
         weakref.finalize(self, operators().encode_forget, self.number).atexit = False
 
@@ -147,13 +147,13 @@ class EncodePlan:
         """Encode to bytes on the device, on the current stream, without waiting.
 
         `most` limits the entries that a top-k codec selects of each part; -1 sets no limit. Returns
-        a table of int64 with a row for each part: see csrc/bucket/gather.h.
+        a table of int64 with a row for each part: see csrc/bucket/piece.h.
         """
         there, counts = self._nowhere, list(most)
         if positions:
-            counts = [-1 if each is None else each.size for each in positions]
-            given = np.concatenate([each for each in positions if each is not None])
-            there = staging(gradients.device).upload(torch.from_numpy(given.view(np.int32)))
+            counts = [-1 if entries is None else entries.size for entries in positions]
+            entries = np.concatenate([chosen for chosen in positions if chosen is not None])
+            there = staging(gradients.device).upload(torch.from_numpy(entries.view(np.int32)))
         if self._room is None or counts:
             self._room = operators().encode_room(self.number, counts)
         scratch = thread_memory.scratch(gradients.device, self._room)
@@ -176,14 +176,14 @@ class PlanCache:
         codecs: Sequence[Codec],
         ends: Sequence[int],
         like: torch.Tensor,
-        given: Sequence[bool] = (),
+        chosen: Sequence[bool] = (),
         named: Sequence[str | None] = (),
     ) -> EncodePlan:
         """Return the plan for such tensors; a new one if codecs have changed."""
-        key = like.device, like.dtype, tuple(ends), tuple(given), tuple(named)
+        key = like.device, like.dtype, tuple(ends), tuple(chosen), tuple(named)
         plan = self._plans.get(key)
         if plan is None or not plan.of(codecs):
-            plan = self._plans[key] = EncodePlan(codecs, ends, like, given, named)
+            plan = self._plans[key] = EncodePlan(codecs, ends, like, chosen, named)
         self._plans.move_to_end(key)
         if len(self._plans) > self._most:
             self._plans.popitem(last=False)

@@ -66,7 +66,7 @@ def _sparse(values: torch.Tensor) -> None:
 
 
 def _ratio(values: torch.Tensor) -> None:
-    """Run the operations that measure the ratio of squares: see exchange/squares.py."""
+    """Run the operations that measure the ratio of squares: see engine/square_ratio.py."""
     rows = values.view(2, -1)
     sums = rows.new_full((2, rows.shape[1] + 1), torch.nan)
     for row, part in zip(sums, (rows, rows.half()), strict=True):

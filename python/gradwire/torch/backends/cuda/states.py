@@ -26,7 +26,7 @@ from gradwire.torch.backends.staging import naming_loss, staging
 ROOM, _ALIGN = 1024, 256  # as csrc/ops/pieces.h has them
 _MOMENTS = {"momentum_correction": "momentum", "adam_correction": "second_moment"}
 _BYTES = operator.attrgetter("_device")
-# The columns of the table, as csrc/bucket/gather.h numbers them.
+# The columns of the table, as csrc/bucket/piece.h numbers them.
 STATUS, NBYTES, COUNT, TARGET, TRIMMED, ZERO, THRESHOLD = range(7)
 COLUMNS = 10
 _TRACKED = ("bound", "threshold", "location")
@@ -146,17 +146,16 @@ class DeviceState(StateBase):
         struct.moment_steps = int(scalars.get("second_moment_steps", 0))
         struct.tracked.sparsify = piece.sparsify
         tracker = struct.tracked.tracker
-        for each in _TRACKED:
-            if each in scalars:
-                setattr(tracker, each, structs.Maybe(scalars[each], 1))
-        for each in _CONTROLLER:
-            if (value := scalars.get(f"controller.{each}")) is not None:
-                whole = each not in ("last", "sum", "aim")
-                setattr(tracker.controller, each, int(value) if whole else value)
+        for name in _TRACKED:
+            if name in scalars:
+                setattr(tracker, name, structs.Maybe(scalars[name], 1))
+        for name in _CONTROLLER:
+            if (value := scalars.get(f"controller.{name}")) is not None:
+                whole = name not in ("last", "sum", "aim")
+                setattr(tracker.controller, name, int(value) if whole else value)
         return struct
 
     def _read(self) -> dict[str, Any]:
-        """Return the state dict, read from the device."""
         assert self._device is not None
         arrays: dict[str, Any] = dict.fromkeys(("residual", "momentum", "second_moment"))
         with naming_loss(self._device.device):
@@ -169,12 +168,12 @@ class DeviceState(StateBase):
             scalars["learning_rate"] = self._rate
             scalars["second_moment_steps"] = float(struct.moment_steps)
         tracker = struct.tracked.tracker
-        for each in _TRACKED:
-            if (maybe := getattr(tracker, each)).there:
-                scalars[each] = maybe.value
+        for name in _TRACKED:
+            if (maybe := getattr(tracker, name)).there:
+                scalars[name] = maybe.value
         if self._codec.sparsify.kind == "sid":
-            for each in _CONTROLLER:
-                scalars[f"controller.{each}"] = float(getattr(tracker.controller, each))
+            for name in _CONTROLLER:
+                scalars[f"controller.{name}"] = float(getattr(tracker.controller, name))
         return {
             "version": VERSION,
             "numel": self.numel,
@@ -255,8 +254,8 @@ class DeviceState(StateBase):
         with self._used():
             if self._host is not None:
                 return self._host.residual_norm
-            kept = self._current()[1].get("residual")
-            return None if kept is None else float(kept.double().square().sum().sqrt())
+            residual = self._current()[1].get("residual")
+            return None if residual is None else float(residual.double().square().sum().sqrt())
 
     @property
     def learning_rate(self) -> float | None:
@@ -277,11 +276,11 @@ class DeviceState(StateBase):
         with self._used():
             if self._host is not None:
                 return self._host._lift(start, stop)
-            kept = self._current()[1]["residual"][start:stop]
-            if kept.dtype != torch.float32:
-                return kept[:0].float()
-            lifted = kept.clone()
-            kept.zero_()
+            residual = self._current()[1]["residual"][start:stop]
+            if residual.dtype != torch.float32:
+                return residual[:0].float()
+            lifted = residual.clone()
+            residual.zero_()
             return lifted
 
     def _lower(self, start: int, lifted: Any, step: int) -> None:
@@ -304,10 +303,10 @@ class DeviceState(StateBase):
 
     def join(self, start: int, sums: torch.Tensor) -> torch.Tensor:
         """Add what the residual has to sums, take it out, and return it; waits for the device."""
-        own = torch.as_tensor(self._lift(start, start + sums.numel())).to(sums.device)
-        if own.numel():
-            add_flushed(sums, own)
-        return own
+        residual = torch.as_tensor(self._lift(start, start + sums.numel())).to(sums.device)
+        if residual.numel():
+            add_flushed(sums, residual)
+        return residual
 
     def rollback(self) -> None:
         """Undo the last encode exactly, as `gradwire.State.rollback`. Waits for the device."""
@@ -399,7 +398,7 @@ def undoable(states: Sequence[DeviceState]) -> Iterator[list[torch.Tensor]]:
 class Encoding:
     """Encodes of some states in progress on the device, until their outcome is known.
 
-    ``table`` is that of csrc/bucket/gather.h, on the device; ``rows`` are the same, once known.
+    ``table`` is that of csrc/bucket/piece.h, on the device; ``rows`` are the same, once known.
     """
 
     __slots__ = (
@@ -416,7 +415,7 @@ class Encoding:
         self.done = len(states)
         self._after: Any = None
         self._lock = threading.Lock()
-        self._before = [(each._encoding, each._row, each._last) for each in states]
+        self._before = [(state._encoding, state._row, state._last) for state in states]
         for row, (state, codec) in enumerate(zip(states, plan.codecs, strict=True)):
             state._earlier, state._codec = state._codec, codec
             state._encoding, state._row = self, row
@@ -480,14 +479,16 @@ def rollback(states: Sequence[Any]) -> None:
                 state._codec.init_state(0, name=state.name).rollback()
             assert state._device is not None
             there.setdefault(state._device.device, []).append(state)
-        for device, own in there.items():
+        for device, example in there.items():
             stage = staging(device)
-            pieces = completed([state._codec for state in own], [state.numel for state in own])
+            pieces = completed(
+                [state._codec for state in example], [state.numel for state in example]
+            )
             # The caller's stream may have all of a backward pass before it.
             with naming_loss(device), stage.writing():
-                operators().rollback_bucket(pieces, [state._device for state in own])
+                operators().rollback_bucket(pieces, [state._device for state in example])
                 stage.wait(stage.mark())  # the next encode may be on another stream
-            for state in own:
+            for state in example:
                 state._forget(state._earlier, state._step - 1)
 
 

@@ -8,12 +8,12 @@ from typing import Any
 from gradwire import memory, quantize, sparsify
 from gradwire._codec import Codec
 
-_HEADERS = ("pack/options.h", "quantize/options.h", "bucket/piece.h")
+_HEADER = Path(__file__).parents[2] / "csrc" / "bucket" / "piece.h"
 _DECLARATION = re.compile(r"(?:enum class (\w+) : (\S+)|struct (\w+)) \{(.*?)\}", re.DOTALL)
 
 
 def _read() -> tuple[dict[str, Any], dict[str, dict[str, int]]]:
-    """Read the structs of the headers, and the numbers of their enums."""
+    """Read the structs of the header, and the numbers of its enums."""
     types: dict[str, Any] = {
         **{f"std::uint{bits}_t": getattr(c, f"c_uint{bits}") for bits in (8, 32, 64)},
         "float": c.c_float,
@@ -21,20 +21,19 @@ def _read() -> tuple[dict[str, Any], dict[str, dict[str, int]]]:
         "bool": c.c_bool,
     }
     enums: dict[str, dict[str, int]] = {}
-    for header in _HEADERS:
-        text = (Path(__file__).parents[2] / "csrc" / header).read_text("utf-8")
-        for enum, base, struct, body in _DECLARATION.findall(re.sub("//.*", "", text)):
-            fields, numbers = [], enums.setdefault(enum, {})
-            if enum:
-                types[enum] = types[base]
-                for name, number in re.findall(r"(\w+)(?: = (\d+))?", body):
-                    numbers[name] = int(number or len(numbers))
-                continue
-            for kind, names in re.findall(r"(?:const )?(\S+) ([^;]+);", body):
-                made = c.c_void_p if kind.endswith("*") else types[kind]
-                for name, count in re.findall(r"(\w+)(?:\[(\d)\])?(?: = [^,]+)?(?:, |$)", names):
-                    fields.append((name, made * int(count) if count else made))
-            types[struct] = type(struct, (c.Structure,), {"_fields_": fields})
+    text = re.sub("//.*", "", _HEADER.read_text("utf-8"))
+    for enum, base, struct, body in _DECLARATION.findall(text):
+        fields, numbers = [], enums.setdefault(enum, {})
+        if enum:
+            types[enum] = types[base]
+            for name, number in re.findall(r"(\w+)(?: = (\d+))?", body):
+                numbers[name] = int(number or len(numbers))
+            continue
+        for kind, names in re.findall(r"(?:const )?(\S+) ([^;]+);", body):
+            made = c.c_void_p if kind.endswith("*") else types[kind]
+            for name, count in re.findall(r"(\w+)(?:\[(\d)\])?(?: = [^,]+)?(?:, |$)", names):
+                fields.append((name, made * int(count) if count else made))
+        types[struct] = type(struct, (c.Structure,), {"_fields_": fields})
     return types, enums
 
 
@@ -42,7 +41,7 @@ _TYPES, _ENUMS = _read()
 Sparsify, Memory, Quantize, Pattern = map(
     _TYPES.__getitem__, ("Sparsify", "Memory", "Quantize", "Pattern")
 )
-Maybe, State, Piece, Selection = map(_TYPES.__getitem__, ("Maybe", "State", "Piece", "Selection"))
+Maybe, State, Piece = map(_TYPES.__getitem__, ("Maybe", "State", "Piece"))
 
 # Parts with kernels, and their ids in frames.
 SPARSIFIERS = _ENUMS["Sparsifier"]

@@ -52,15 +52,15 @@ class Case(NamedTuple):
 def cases() -> list[Case]:
     """Return the presets that kernels encode, and codecs with the parts that no preset has."""
     base = presets.topk(ratio=0.02)
-    found = [(each.build(**each.example), each.call) for each in presets.OWN]
+    tried = [(preset.build(**preset.example), preset.call) for preset in presets.OWN]
     others: list[dict[str, Any]] = [
-        *({"quantize": each} for each in (BFloat16(), Float16(), Float16(scaled=False))),
-        *({"indices": each} for each in ("elias-fano", "rice", "bitmap")),
+        *({"quantize": quantizer} for quantizer in (BFloat16(), Float16(), Float16(scaled=False))),
+        *({"indices": coding} for coding in ("elias-fano", "rice", "bitmap")),
         *({"quantize": Float8("e5m2")}, {"memory": Residual(low_memory=True)}),
     ]
-    found += [(base.replace(**each), f"topk with {each}") for each in others]
+    tried += [(base.replace(**options), f"topk with {options}") for options in others]
     made, large = [Case("no entry", base, 0), Case("one entry", base, 1)], set[type]()
-    for codec, title in found:
+    for codec, title in tried:
         if isinstance(codec.quantize, Lossless):  # kernels write the floats themselves
             codec = codec.replace(quantize=codec.quantize.plain)
         codec = codec.for_shape((SMALL,))
@@ -119,9 +119,9 @@ def run(device: torch.device, *, whole: bool = False) -> Trial:
     if device.type == "cuda":
         torch.cuda.synchronize(device)  # however long what it was given before may take
     begun: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-    found: dict[tuple[str, str], TrialRow] = {}
+    rows: dict[tuple[str, str], TrialRow] = {}
     work = threading.Thread(
-        target=_try, args=(device, found, begun.put, whole), name="gradwire-trial", daemon=True
+        target=_try, args=(device, rows, begun.put, whole), name="gradwire-trial", daemon=True
     )
     work.start()
     now: str | None = "the first call"
@@ -137,7 +137,7 @@ def run(device: torch.device, *, whole: bool = False) -> Trial:
                 "what `gradwire info` prints"
             ) from None
     work.join()
-    trial = Trial(str(device), tuple(found.values()))
+    trial = Trial(str(device), tuple(rows.values()))
     if trial.failure is not None and is_lost(device):
         raise lost(
             device,
@@ -149,7 +149,7 @@ def run(device: torch.device, *, whole: bool = False) -> Trial:
 
 def _try(
     device: torch.device,
-    found: dict[tuple[str, str], TrialRow],
+    rows: dict[tuple[str, str], TrialRow],
     begin: Callable[[str | None], object],
     whole: bool,
 ) -> None:
@@ -171,13 +171,13 @@ def _try(
                     for title, one, other in zip(titles, ours, theirs, strict=True):
                         outcome = EQUAL if one == other else f"another {what}"
                         row = TrialRow(title, step, short, outcome)
-                        if found.setdefault((title, short), row).outcome == EQUAL:
-                            found[title, short] = row
+                        if rows.setdefault((title, short), row).outcome == EQUAL:
+                            rows[title, short] = row
                     if ours != theirs and not whole:
                         return
     except Exception as error:  # whatever it is, the kernels are not to be used
         said = f"{type(error).__name__}: {error}".partition("\n")[0]
-        found["all codecs", said] = TrialRow("all codecs", step, short, said)
+        rows["all codecs", said] = TrialRow("all codecs", step, short, said)
     finally:
         if not seeded:  # that is for what the program decodes
             encoding._seeded.discard(device)
@@ -208,8 +208,8 @@ def _steps(
 
     def parts(values: torch.Tensor) -> list[object]:
         data = values.cpu().view(torch.uint8)
-        each = torch.split(data, [n * values.element_size() for n in numels])
-        return [part.numpy().tobytes() for part in each]
+        pieces = torch.split(data, [n * values.element_size() for n in numels])
+        return [part.numpy().tobytes() for part in pieces]
 
     for step, again in ((1, False), (2, False), (2, True), (3, False)):
         if again:
@@ -223,14 +223,14 @@ def _steps(
         begin(f"an encode of {len(tried)} tensors, step {step}, {dtype}")
         values = _values(ends[-1], step).to(device, dtype)
         out = torch.empty(sum(limits), dtype=torch.uint8, device=device)
-        given = positions if step == 2 else [None] * len(tried)
-        table, error = bucket(values).encode(codecs, states, ends, limits, given, out, 1.0)
+        selected = positions if step == 2 else [None] * len(tried)
+        table, error = bucket(values).encode(codecs, states, ends, limits, selected, out, 1.0)
         if error is not None:
             raise error
         rows = table.reshape(-1, 6)[:, :5].tolist()
         frames = list(torch.split(out.cpu()[: sum(row[0] for row in rows)], [r[0] for r in rows]))
-        found = [(row, f.numpy().tobytes()) for row, f in zip(rows, frames, strict=True)]
-        yield step, "frame", list(found)
+        encoded = [(row, f.numpy().tobytes()) for row, f in zip(rows, frames, strict=True)]
+        yield step, "frame", list(encoded)
         steps.append(frames)
     sent = [torch.cat(steps[0]), torch.cat(steps[1])]
     sizes = [[frame.numel() for frame in frames] for frames in steps[:2]]
@@ -258,26 +258,29 @@ def _steps(
     except GradwireError as refused:
         verdict = type(refused).__name__
     yield 3, "verdict on a damaged frame", [verdict]
-    own = [i for i, case in enumerate(tried) if _is_divided(case)]
-    codecs, cuts = [codecs[i] for i in own], [[0, numels[i] * 2 // 5, numels[i]] for i in own]
+    divided = [i for i, case in enumerate(tried) if _is_divided(case)]
+    codecs, cuts = (
+        [codecs[i] for i in divided],
+        [[0, numels[i] * 2 // 5, numels[i]] for i in divided],
+    )
     messages = []
     for frames in (steps[0], steps[3]):
-        begin(f"a split of {len(own)} frames")
-        joined = torch.cat([frames[i] for i in own]).to(device)
-        counts = [Frame(frames[i].numpy()).count for i in own]
-        lens, whose = [frames[i].numel() for i in own], [[0, 1]] * len(own)
+        begin(f"a split of {len(divided)} frames")
+        joined = torch.cat([frames[i] for i in divided]).to(device)
+        counts = [Frame(frames[i].numpy()).count for i in divided]
+        lens, whose = [frames[i].numel() for i in divided], [[0, 1]] * len(divided)
         owned = bucket(values).split(codecs, joined, lens, counts, cuts, whose, 2)
         yield 3, "cut frame", [[part.cpu().tolist() for part in owned]]
         messages.append(owned[0])
-    begin(f"a merge of {len(own)} ranges")
+    begin(f"a merge of {len(divided)} ranges")
     n = messages[0].numel()
     merged, error, _ = bucket(values).merge(
         torch.cat(messages),
         [0, n, n, n + messages[1].numel()],
         codecs,
-        [states[i] for i in own],
+        [states[i] for i in divided],
         [end for cut in cuts for end in cut[:2]],
-        [False] * len(own),
+        [False] * len(divided),
     )
     if error is not None:
         raise error

@@ -19,12 +19,11 @@ __device__ inline std::uint64_t absorbing_key(const Memory& memory, const State&
 // As rust/core/src/bucket/merge.rs: what is zero changes nothing, and what is not finite is counted.
 __global__ void __launch_bounds__(apply_threads) absorb_left(Decode call, Work work, Absorb absorb) {
     GRADWIRE_SHARED(Decoded, decoded);
-    const unsigned index = segment_of(call.target_tiles, call.tensors, static_cast<std::uint32_t>(blockIdx.x));
-    const Piece& piece = absorb.pieces[index];
     if (*call.failed != 0) return;
-    const Target& target = call.targets[index];
-    const std::uint64_t begin = (blockIdx.x - call.target_tiles[index]) * tile_elements;
-    const std::uint64_t end = begin + tile_elements < target.numel ? begin + tile_elements : target.numel;
+    const TargetTile tile(call);
+    const unsigned index = tile.tensor;
+    const std::uint64_t begin = tile.begin, end = tile.end;
+    const Piece& piece = absorb.pieces[index];
     for (std::uint64_t i = threadIdx.x; i < tile_elements; i += apply_threads) decoded.values[i] = 0.0f;
     __syncthreads();
     visit_frames(call, work, index, begin, end, [&](std::uint32_t position, float value) {
@@ -33,29 +32,23 @@ __global__ void __launch_bounds__(apply_threads) absorb_left(Decode call, Work w
     const bool narrow = piece.memory.narrow != 0;
     void* const kept = piece.residual[piece.state->current];
     const std::uint64_t key = narrow ? absorbing_key(piece.memory, *piece.state) : 0;
-    const auto* const sums = static_cast<const float*>(target.out);
-    unsigned long long bad = 0, first = ~0ull;
+    const auto* const sums = static_cast<const float*>(call.targets[index].out);
+    NotFinite bad;
     for (std::uint64_t at = begin + threadIdx.x; at < end; at += apply_threads) {
         const std::uint64_t position = absorb.starts[index] + at;
         auto* const wide = static_cast<float*>(kept) + position;
         auto* const half = static_cast<std::uint16_t*>(kept) + position;
         const float left = sums[at] - decoded.values[at - begin];
         const float sum = (narrow ? widen_bf16(*half) : *wide) + left;
-        if (magnitude(sum) >= not_finite) {
-            ++bad;
-            first = min(first, static_cast<unsigned long long>(at));
-        } else if (left != 0.0f) {
-            if (narrow)
-                *half = dithered(normal_or_zero(sum), key, static_cast<std::uint32_t>(position));
-            else
-                *wide = normal_or_zero(sum);
-        }
+        bad.add(magnitude(sum), at);
+        if (magnitude(sum) >= not_finite || left == 0.0f) continue;
+        if (narrow)
+            *half = dithered(normal_or_zero(sum), key, static_cast<std::uint32_t>(position));
+        else
+            *wide = normal_or_zero(sum);
     }
-    bad = block_reduce<apply_threads>(bad, Sum{});
-    first = block_reduce<apply_threads>(first, Least{});
-    if (threadIdx.x != 0 || bad == 0) return;
-    atomicAdd(&absorb.outcomes[2 * index], bad);
-    atomicMin(&absorb.outcomes[2 * index + 1], first);
+    bad.gather<apply_threads>();
+    bad.report(absorb.outcomes[2 * index], absorb.outcomes[2 * index + 1]);
 }
 
 }  // namespace gradwire

@@ -7,7 +7,6 @@
 namespace gradwire {
 
 constexpr unsigned apply_threads = 256;
-constexpr std::uint64_t tile_elements = 4096;
 
 // What is done with values, and with their sums.
 struct Finish {
@@ -68,15 +67,14 @@ __device__ void visit_frames(const Decode& call, const Work& work, unsigned tens
 __global__ void __launch_bounds__(apply_threads) apply(Decode call, Work work, Finish finish) {
     GRADWIRE_SHARED(Sums, sums);
     if (*call.failed != 0) return;
-    const unsigned tensor = segment_of(call.target_tiles, call.tensors, static_cast<std::uint32_t>(blockIdx.x));
-    const Target& target = call.targets[tensor];
-    const std::uint64_t begin = (blockIdx.x - call.target_tiles[tensor]) * tile_elements;
-    const std::uint64_t end = begin + tile_elements < target.numel ? begin + tile_elements : target.numel;
+    const TargetTile tile(call);
+    const std::uint64_t begin = tile.begin, end = tile.end;
+    const Target& target = call.targets[tile.tensor];
     const bool in_place = call.into == Into::add;
     if (!in_place)
         for (std::uint64_t i = threadIdx.x; i < tile_elements; i += apply_threads) sums.total[i] = 0.0f, sums.senders[i] = 0;
     __syncthreads();
-    visit_frames(call, work, tensor, begin, end, [&](std::uint32_t position, float value) {
+    visit_frames(call, work, tile.tensor, begin, end, [&](std::uint32_t position, float value) {
         if (in_place) {
             add(static_cast<float*>(target.out)[position], value, finish.factor);
         } else if (call.into == Into::place) {

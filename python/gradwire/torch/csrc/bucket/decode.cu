@@ -2,37 +2,30 @@
 #include "bucket/decode.h"
 
 #include "bucket/absorb.cuh"
+#include "device/arena.h"
 #include "device/probe.h"
 
 namespace gradwire {
 
 namespace {
 
-std::uint64_t aligned(std::uint64_t bytes) { return pieces(bytes, 16) * 16; }
-
-// Where the parts of the workspace begin. What must be zero comes first.
-struct Parts {
-    std::uint64_t states, ticket, counts, lows, marks, zeroed, frames, ranks, starts, end;
-
-    Parts(std::uint64_t frames_count, std::uint64_t tiles, bool seeded) {
-        std::uint64_t at = 0;
-        const auto take = [&at](std::uint64_t bytes) {
-            const std::uint64_t here = at;
-            at += aligned(bytes);
-            return here;
-        };
-        states = take(frames_count * sizeof(Examined));
-        ticket = take(sizeof(unsigned));
-        counts = take(tiles * sizeof(unsigned long long));
-        lows = take(tiles * sizeof(unsigned long long));
-        marks = take(seeded ? tiles * marks_of_tile * sizeof(std::uint32_t) : 0);
-        zeroed = at;
-        frames = take(frames_count * sizeof(Frame));
-        ranks = take(tiles * examine_threads * sizeof(std::uint32_t));
-        starts = take(tiles * examine_threads * sizeof(std::uint32_t));
-        end = at;
-    }
+struct WorkspaceSize {
+    std::uint64_t zeroed, all;  // bytes; those that must be zero come first
 };
+
+WorkspaceSize divide(void* workspace, std::uint64_t frames, std::uint64_t tiles, bool seeded, Work& work) {
+    Arena arena{workspace};
+    work.states = arena.take<Examined>(frames);
+    work.ticket = arena.take<unsigned>(1);
+    work.counts = arena.take<unsigned long long>(tiles);
+    work.lows = arena.take<unsigned long long>(tiles);
+    work.marks = arena.take<std::uint32_t>(seeded ? tiles * marks_of_tile : 0);
+    const std::uint64_t zeroed = arena.used;
+    work.frames = arena.take<Frame>(frames);
+    work.directory.ranks = arena.take<std::uint32_t>(tiles * examine_threads);
+    work.directory.starts = arena.take<std::uint32_t>(tiles * examine_threads);
+    return {zeroed, arena.used};
+}
 
 // Multiplying by a power of two is exact, so it may happen entry by entry: zero if it is none.
 float power_of_two(double value) {
@@ -74,48 +67,38 @@ std::uint64_t plan_decode(const std::uint64_t* frame_lens, const std::uint64_t* 
         }
         target_tiles[tensor + 1] = target_tiles[tensor] + static_cast<std::uint32_t>(pieces(numels[tensor], tile_elements));
     }
-    return Parts(frame, frame_tiles[frame], seeded).end;
+    Work work{};
+    return divide(nullptr, frame, frame_tiles[frame], seeded, work).all;
 }
 
-cudaError_t read_frames(const Decode& call, std::uint32_t tiles_of_frames, cudaStream_t stream, Work& work) {
-    const std::uint64_t frames = static_cast<std::uint64_t>(call.tensors) * call.ranks;
+cudaError_t read_frames(const Decode& call, cudaStream_t stream, Work& work) {
+    const std::uint64_t frames = static_cast<std::uint64_t>(call.tensors) * call.ranks, tiles = call.all_frame_tiles;
     GRADWIRE_TRY(cudaMemsetAsync(call.failed, 0, sizeof *call.failed, stream));
-    const Parts parts(frames, tiles_of_frames, call.seeded);
-    auto* base = static_cast<std::uint8_t*>(call.workspace);
-    GRADWIRE_TRY(cudaMemsetAsync(base, 0, parts.zeroed, stream));
-    work.states = reinterpret_cast<Examined*>(base + parts.states);
-    work.ticket = reinterpret_cast<unsigned*>(base + parts.ticket);
-    work.counts = reinterpret_cast<unsigned long long*>(base + parts.counts);
-    work.lows = reinterpret_cast<unsigned long long*>(base + parts.lows);
-    work.marks = reinterpret_cast<std::uint32_t*>(base + parts.marks);
-    work.frames = reinterpret_cast<Frame*>(base + parts.frames);
-    work.directory = {reinterpret_cast<std::uint32_t*>(base + parts.ranks),
-                      reinterpret_cast<std::uint32_t*>(base + parts.starts)};
+    const WorkspaceSize size = divide(call.workspace, frames, tiles, call.seeded, work);
+    GRADWIRE_TRY(cudaMemsetAsync(call.workspace, 0, size.zeroed, stream));
     const std::uint64_t by_frame = pieces(frames, frame_threads);
-    GRADWIRE_TRY(launch(read_heads, {by_frame}, frame_threads, stream, call, work));
+    GRADWIRE_TRY(launch(read_heads, by_frame, frame_threads, stream, call, work));
     if (call.seeded) {
         for (unsigned pass = 0; pass < wide_passes; ++pass)
-            GRADWIRE_TRY(launch(draw_wide, {tiles_of_frames}, examine_threads, stream, call, work, pass));
-        GRADWIRE_TRY(launch(draw_rest, {frames}, examine_threads, stream, call, work));
+            GRADWIRE_TRY(launch(draw_wide, tiles, examine_threads, stream, call, work, pass));
+        GRADWIRE_TRY(launch(draw_rest, frames, examine_threads, stream, call, work));
     }
-    GRADWIRE_TRY(launch(examine, {tiles_of_frames}, examine_threads, stream, call, work));
-    return launch(judge, {by_frame}, frame_threads, stream, call, work);
+    GRADWIRE_TRY(launch(examine, tiles, examine_threads, stream, call, work));
+    return launch(judge, by_frame, frame_threads, stream, call, work);
 }
 
-cudaError_t decode(const Decode& call, std::uint32_t tiles_of_frames, std::uint32_t tiles_of_targets,
-                   cudaStream_t stream) {
+cudaError_t decode(const Decode& call, cudaStream_t stream) {
     Work work{};
     if (call.tensors == 0 && call.into == Into::add) return cudaMemsetAsync(call.failed, 0, sizeof *call.failed, stream);
-    GRADWIRE_TRY(read_frames(call, tiles_of_frames, stream, work));
-    return launch(apply, {tiles_of_targets}, apply_threads, stream, call, work, finish_of(call));
+    GRADWIRE_TRY(read_frames(call, stream, work));
+    return launch(apply, call.all_target_tiles, apply_threads, stream, call, work, finish_of(call));
 }
 
-cudaError_t absorb(const Decode& call, const Absorb& absorb, std::uint32_t tiles_of_frames,
-                   std::uint32_t tiles_of_targets, cudaStream_t stream) {
+cudaError_t absorb(const Decode& call, const Absorb& absorb, cudaStream_t stream) {
     if (call.tensors == 0) return cudaSuccess;
     Work work{};
-    GRADWIRE_TRY(read_frames(call, tiles_of_frames, stream, work));
-    return launch(absorb_left, {tiles_of_targets}, apply_threads, stream, call, work, absorb);
+    GRADWIRE_TRY(read_frames(call, stream, work));
+    return launch(absorb_left, call.all_target_tiles, apply_threads, stream, call, work, absorb);
 }
 
 }  // namespace gradwire

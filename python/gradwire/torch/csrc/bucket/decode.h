@@ -9,7 +9,6 @@
 #include <cstdint>
 
 #include "bucket/piece.h"
-#include "frame/verdict.h"
 
 namespace gradwire {
 
@@ -39,16 +38,17 @@ struct Decode {
     const FrameAt* frames = nullptr;
     const Target* targets = nullptr;
     std::uint32_t tensors = 0, ranks = 0;
-    // Tiles before each frame and each tensor, one more than there are: see plan_decode.
+    // Tiles before each frame and each tensor, one more than there are, and all of them: see plan_decode.
     const std::uint32_t* frame_tiles = nullptr;
     const std::uint32_t* target_tiles = nullptr;
+    std::uint32_t all_frame_tiles = 0, all_target_tiles = 0;
     Into into = Into::place;
     double scale = 1.0;
     std::uint32_t over = 0;          // ranks that the means are over, if frames are sums; 0: those of the frames
     bool seeded = false;             // there is room for drawn positions
     Verdict* verdicts = nullptr;     // of each frame
     std::uint32_t* failed = nullptr; // 0, or how many frames there are less the first that is not good
-    void* workspace = nullptr;       // aligned to 16 bytes
+    void* workspace = nullptr;
 };
 
 // Fills the tables of tiles, in host memory, from what the host knows; returns the bytes of the workspace.
@@ -58,9 +58,7 @@ struct Decode {
 std::uint64_t plan_decode(const std::uint64_t* frame_lens, const std::uint64_t* numels, std::uint32_t tensors,
                           std::uint32_t ranks, bool seeded, std::uint32_t* frame_tiles, std::uint32_t* target_tiles);
 
-// Decodes; `tiles_of_frames` and `tiles_of_targets` are the last entries of the tables.
-cudaError_t decode(const Decode& call, std::uint32_t tiles_of_frames, std::uint32_t tiles_of_targets,
-                   cudaStream_t stream);
+cudaError_t decode(const Decode& call, cudaStream_t stream);
 
 struct Absorb {
     const Piece* pieces = nullptr;         // each with its state, after an encode
@@ -70,7 +68,6 @@ struct Absorb {
 };
 
 // Adds to residuals what is left of sums, float32 at `out` of the targets, of which there is one frame each.
-cudaError_t absorb(const Decode& call, const Absorb& absorb, std::uint32_t tiles_of_frames,
-                   std::uint32_t tiles_of_targets, cudaStream_t stream);
+cudaError_t absorb(const Decode& call, const Absorb& absorb, cudaStream_t stream);
 
 }  // namespace gradwire

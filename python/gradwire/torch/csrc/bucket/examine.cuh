@@ -34,21 +34,29 @@ __device__ inline bool is_drawn(const Frame& frame) {
     return frame.is_readable() && frame.coding == Coding::seeded && !frame.run && frame.count > 0;
 }
 
+// The draws of a frame before a pass, and how many positions are still missing then.
+struct Draws {
+    std::uint64_t word = 0, missing;
+
+    __device__ Draws(const Frame& frame, const Examined& state, unsigned pass) : missing(draws_of(frame)) {
+        for (unsigned earlier = 0; earlier < pass; ++earlier) {
+            word += missing;
+            missing -= state.drawn[earlier];
+        }
+    }
+};
+
 // Each pass draws as many as are still missing, so that none is one too many.
 __global__ void draw_wide(Decode call, Work work, unsigned pass) {
     const unsigned at = segment_of(call.frame_tiles, frames_of(call), static_cast<std::uint32_t>(blockIdx.x));
     const Frame& frame = work.frames[at];
     if (!is_drawn(frame)) return;
     Examined& state = work.states[at];
-    std::uint64_t missing = draws_of(frame), word = 0;
-    for (unsigned earlier = 0; earlier < pass; ++earlier) {
-        word += missing;
-        missing -= state.drawn[earlier];
-    }
+    const Draws draws(frame, state, pass);
     const std::uint64_t tiles = call.frame_tiles[at + 1] - call.frame_tiles[at], tile = blockIdx.x - call.frame_tiles[at];
     const std::uint32_t fresh =
-        mark_drawn(work.marks_of(call, at), frame.key, frame.numel, static_cast<std::uint32_t>(word),
-                   tile * examine_threads + threadIdx.x, tiles * examine_threads, missing);
+        mark_drawn(work.marks_of(call, at), frame.key, frame.numel, static_cast<std::uint32_t>(draws.word),
+                   tile * examine_threads + threadIdx.x, tiles * examine_threads, draws.missing);
     const std::uint32_t all = block_reduce<examine_threads>(fresh, Sum{});
     if (threadIdx.x == 0 && all != 0) atomicAdd(&state.drawn[pass], all);
 }
@@ -56,16 +64,12 @@ __global__ void draw_wide(Decode call, Work work, unsigned pass) {
 __global__ void draw_rest(Decode call, Work work) {
     const Frame& frame = work.frames[blockIdx.x];
     if (!is_drawn(frame)) return;
-    std::uint64_t missing = draws_of(frame), word = 0;
-    for (unsigned earlier = 0; earlier < wide_passes; ++earlier) {
-        word += missing;
-        missing -= work.states[blockIdx.x].drawn[earlier];
-    }
-    while (missing > 0) {
-        const std::uint32_t fresh = mark_drawn(work.marks_of(call, blockIdx.x), frame.key, frame.numel,
-                                               static_cast<std::uint32_t>(word), threadIdx.x, examine_threads, missing);
-        word += missing;
-        missing -= block_reduce<examine_threads>(fresh, Sum{});
+    for (Draws draws(frame, work.states[blockIdx.x], wide_passes); draws.missing > 0;) {
+        const std::uint32_t fresh =
+            mark_drawn(work.marks_of(call, blockIdx.x), frame.key, frame.numel, static_cast<std::uint32_t>(draws.word),
+                       threadIdx.x, examine_threads, draws.missing);
+        draws.word += draws.missing;
+        draws.missing -= block_reduce<examine_threads>(fresh, Sum{});
     }
 }
 

@@ -1,14 +1,15 @@
-// Copies the frames of a bucket, one after another.
+// Copies the frames of a bucket, one after another, and finds those that follow one another.
 #include "bucket/gather.h"
 
-#include "device/launch.cuh"
 #include "device/probe.h"
+#include "device/segments.cuh"
+#include "frame/read.cuh"
 
 namespace gradwire {
 
 namespace {
 
-constexpr unsigned threads = 256;
+constexpr unsigned threads = 256, head_threads = 64;
 constexpr unsigned tile_bytes = 8 * 1024;
 
 // Copies bytes of a frame, which begins at a word, to where words need not begin; a block together.
@@ -39,16 +40,10 @@ __global__ void __launch_bounds__(threads) copy(const Piece* pieces, unsigned co
                                                 std::uint8_t* out) {
     const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * tile_bytes;
     // The last frame that begins at or before the tile. Frames of no bytes begin where the next one does.
-    unsigned piece = 0, beyond = count;
-    while (beyond - piece > 1) {
-        const unsigned middle = piece + (beyond - piece) / 2;
-        if (table[static_cast<std::uint64_t>(middle) * outcome_columns + outcome_start] <= begin)
-            piece = middle;
-        else
-            beyond = middle;
-    }
-    for (; piece < count; ++piece) {
-        const std::int64_t* const row = table + static_cast<std::uint64_t>(piece) * outcome_columns;
+    const auto row_of = [&](unsigned piece) { return table + static_cast<std::uint64_t>(piece) * outcome_columns; };
+    const auto begins = [&](unsigned piece) { return row_of(piece)[outcome_start] <= begin; };
+    for (unsigned piece = partition_point(1u, count, begins) - 1; piece < count; ++piece) {
+        const std::int64_t* const row = row_of(piece);
         const std::int64_t start = row[outcome_start], stop = start + row[outcome_nbytes];
         if (start >= begin + tile_bytes) break;
         const std::int64_t from = start > begin ? start : begin;
@@ -57,14 +52,44 @@ __global__ void __launch_bounds__(threads) copy(const Piece* pieces, unsigned co
     }
 }
 
-const Kernels kernels{copy};
+// One thread goes from header to header of a message.
+__global__ void find_heads(const std::uint8_t* data, const std::int64_t* bounds, std::uint64_t messages,
+                           std::uint64_t most, std::int64_t* table) {
+    const std::uint64_t message = static_cast<std::uint64_t>(blockIdx.x) * head_threads + threadIdx.x;
+    if (message >= messages) return;
+    std::int64_t at = bounds[2 * message];
+    const std::int64_t stop = bounds[2 * message + 1];
+    std::int64_t* row = table + message * most * head_columns;
+    for (std::uint64_t i = 0; i < most; ++i, row += head_columns) {
+        const auto left = static_cast<std::uint64_t>(stop - at);
+        const Bytes bytes{data + at, left};
+        std::uint64_t nbytes = 0;
+        if (left >= header_len) {
+            const std::uint64_t index_len = reading::number(bytes, 32), value_len = reading::number(bytes, 40);
+            const std::uint64_t rest = left - header_len;
+            if (index_len <= rest && value_len <= rest - index_len) nbytes = header_len + index_len + value_len;
+        }
+        row[head_start] = at;
+        row[head_nbytes] = static_cast<std::int64_t>(nbytes);
+        row[head_numel] = nbytes > 0 ? static_cast<std::int64_t>(reading::number(bytes, 16)) : 0;
+        row[head_count] = nbytes > 0 ? static_cast<std::int64_t>(reading::number(bytes, 24)) : 0;
+        at += static_cast<std::int64_t>(nbytes);
+    }
+}
+
+const Kernels kernels{copy, find_heads};
 
 }  // namespace
 
 cudaError_t launch_gather(const Piece* all, unsigned count, std::uint64_t most, std::uint8_t* out,
                           const std::int64_t* table, cudaStream_t stream) {
     if (count == 0) return cudaSuccess;
-    return launch(copy, {pieces(most, tile_bytes)}, threads, stream, all, count, table, out);
+    return launch(copy, pieces(most, tile_bytes), threads, stream, all, count, table, out);
+}
+
+cudaError_t launch_heads(const std::uint8_t* data, const std::int64_t* bounds, std::uint64_t messages, std::uint64_t most,
+                         std::int64_t* table, cudaStream_t stream) {
+    return launch(find_heads, pieces(messages, head_threads), head_threads, stream, data, bounds, messages, most, table);
 }
 
 }  // namespace gradwire

@@ -6,9 +6,6 @@
 
 #include <cstdint>
 
-#include "pack/options.h"
-#include "quantize/options.h"
-
 namespace gradwire {
 
 enum class Dtype : std::uint32_t { f32 = 0, f64 = 1, f16 = 2, bf16 = 3 };
@@ -24,6 +21,54 @@ enum class Sparsifier : std::uint32_t {
     chunk_topk = 5,
     random_k = 8,
     custom = 11,
+};
+
+// How a codec may code positions: `automatic` is the smallest of the others for each frame.
+enum class IndexCoding : std::uint32_t { automatic, elias_fano, rice, bitmap };
+
+// What a writer knows of its positions beforehand: nothing; as a rule `k` of them in each chunk of
+// `size`; or that they were drawn from a key.
+enum class PatternKind : std::uint32_t { any, chunks, subset, run };
+
+struct Pattern {
+    PatternKind kind = PatternKind::any;
+    std::uint32_t size = 0, k = 0;  // of chunks
+};
+
+// The ids that the header of a frame has. The next one is that of affine, which has no kernels.
+enum class Quantizer : std::uint8_t {
+    float32,
+    bfloat16,
+    float16,
+    float16_scaled,
+    float8_e5m2,
+    float8_e4m3,
+    uniform,
+    sign_scale,
+    two_means,
+    ternary,
+    codebook,
+    exponent,
+};
+
+// Which magnitude goes with the signs of `sign_scale`: the mean, the root of the mean square, or what
+// the sparsifier tells.
+enum class Magnitude : std::uint8_t { mean, root_mean_square, told };
+
+// What a block of `uniform` reaches up to.
+enum class Norm : std::uint8_t { l2, largest };
+
+struct Quantize {
+    Quantizer kind = Quantizer::float32;
+    std::uint8_t bits = 0;  // of a code: uniform 2 to 8, codebook 1 to 4
+    Magnitude magnitude = Magnitude::mean;
+    Norm norm = Norm::l2;
+    bool stochastic = false;  // float8
+    // Entries that share a scale: of uniform; and of float8, where 0 says that there are no scales.
+    // Positions in a column of two_means, where 0 says that all are in one.
+    std::uint32_t block = 0;
+    float clip = 0;  // of ternary, in standard deviations; 0 is none
+    std::uint64_t seed = 0;
 };
 
 // How entries are selected. Fields that a sparsifier does not have are zero, so that two are equal if
@@ -65,6 +110,12 @@ struct Memory {
 struct Maybe {
     float value;
     std::uint32_t there;
+};
+
+// Sufficient statistics of a set of magnitudes, or of exceedances over a location.
+struct Moments {
+    std::uint64_t count;  // magnitudes that were summed; zeros are not among them
+    double sum, sum_sq;
 };
 
 // What SIDCo's controller learns: see fit/controller.cuh.
@@ -129,6 +180,20 @@ enum class Status : std::uint32_t {
     positions = 5,    // those given do not ascend, or are beyond the tensor
 };
 
+// One for each class of error that `gradwire.decode` raises. The words of the error are those of the
+// CPU's reader: a frame that is refused here is read there once more.
+enum class Verdict : std::uint32_t {
+    good,
+    corrupt,
+    truncated,
+    unsupported,
+    too_large,  // more elements than there is room for
+    numel,      // fewer
+    outside,    // a section that only the host reads, such as one of another package
+    seeded,     // drawn positions, and the caller has given no room for them
+    absent,     // not one of a caller's: there is no frame, which is good
+};
+
 // What was selected of a piece, and what came of its encode.
 struct Selection {
     Status status;
@@ -140,10 +205,26 @@ struct Selection {
     float magnitude;     // that of all entries, where the sparsifier tells one; NaN elsewhere
     std::uint32_t peak;  // bits of the largest magnitude of `values`
     float divisor;       // what entries were divided by first; not 1: the frame is one of float32
+    float scale;         // what they were multiplied by, so that their norm is clipped
     std::uint64_t rounding_key, selection_key;
     const std::uint32_t* positions;  // ascending; null for every position
     const float* values;             // gradient and memory together, at these positions
     Tracker tracker;                 // what the state takes over
+};
+
+// A row of the table that tells what came of each piece, all of int64.
+enum OutcomeColumn : unsigned {
+    outcome_status,
+    outcome_nbytes,
+    outcome_count,
+    outcome_target,     // -1: none
+    outcome_trimmed,
+    outcome_zero,
+    outcome_threshold,  // bits of a float
+    outcome_start,      // where its frame begins
+    outcome_bad_count,  // entries that are not finite, where that is the status
+    outcome_bad_first,  // and the position of the first of them
+    outcome_columns,
 };
 
 }  // namespace gradwire

@@ -1,8 +1,8 @@
 // How the work on a bucket is shared out, and what memory it takes.
 #include <algorithm>
-#include <cstring>
 
 #include "bucket/select.cuh"
+#include "device/arena.h"
 
 namespace gradwire {
 
@@ -13,8 +13,7 @@ std::uint64_t room_of(const Sparsify& options, std::uint64_t numel) {
     const std::uint64_t sample = numel < 2 * sample_entries ? numel : 2 * sample_entries;
     std::uint64_t room = numel;
     switch (options.kind) {
-        case Sparsifier::all:
-            return 0;
+        case Sparsifier::all: return 0;
         case Sparsifier::topk:
             room = survivors_cap(target_of(options, numel), numel);
             break;
@@ -32,8 +31,7 @@ std::uint64_t room_of(const Sparsify& options, std::uint64_t numel) {
             }
             break;
         case Sparsifier::chunk_topk:
-        case Sparsifier::random_k:
-            return max_count(options, numel);
+        case Sparsifier::random_k: return max_count(options, numel);
         default:
             break;
     }
@@ -47,10 +45,8 @@ std::uint64_t other_room_of(const Piece& piece, std::uint64_t room) {
         case Sparsifier::threshold:
         case Sparsifier::chunk_topk:
         case Sparsifier::random_k:
-        case Sparsifier::custom:
-            return 0;
-        default:
-            return piece.given ? 0 : room;
+        case Sparsifier::custom: return 0;
+        default: return piece.given ? 0 : room;
     }
 }
 
@@ -61,8 +57,7 @@ std::uint32_t row_room_of(const Piece& piece, std::uint64_t room) {
         case Sparsifier::all:
         case Sparsifier::chunk_topk:
         case Sparsifier::random_k:
-        case Sparsifier::custom:
-            return 0;
+        case Sparsifier::custom: return 0;
         default:
             break;
     }
@@ -70,26 +65,29 @@ std::uint32_t row_room_of(const Piece& piece, std::uint64_t room) {
     return piece.given ? 0 : static_cast<std::uint32_t>(std::clamp<std::uint64_t>(even, 16, row_entries / 8));
 }
 
-// Hands out memory.
-struct Purse {
-    std::size_t used = 0;
-
-    template <class T>
-    T* take(std::uint64_t count) {
-        T* const at = reinterpret_cast<T*>(used);
-        used += (count * sizeof(T) + 255) / 256 * 256;
-        return at;
-    }
-};
-
-template <class T>
-void move(T*& pointer, char* base) {
-    pointer = reinterpret_cast<T*>(base + reinterpret_cast<std::size_t>(pointer));
+// Makes pointers of offsets from a base.
+template <class... T>
+void move(void* base, T*&... offsets) {
+    const auto at = reinterpret_cast<std::uintptr_t>(base);
+    ((offsets = reinterpret_cast<T*>(at + reinterpret_cast<std::uintptr_t>(offsets))), ...);
 }
 
-std::size_t aligned(std::size_t bytes) { return (bytes + 15) / 16 * 16; }
+// Divides the table; how many bytes it has.
+std::uint64_t divide_table(const SelectPlan& plan, void* table, Selecting& bucket) {
+    Arena arena{table};
+    bucket.desks = arena.take<Desk>(plan.desks.size());
+    bucket.first_chunk = arena.take<std::uint64_t>(plan.first_chunk.size());
+    bucket.first_piece = arena.take<std::uint32_t>(plan.first_piece.size());
+    return arena.used;
+}
 
 }  // namespace
+
+void complete(Piece& piece) {
+    if (piece.sparsify.kind != Sparsifier::sid) return;
+    const double numel = static_cast<double>(std::max<std::uint64_t>(piece.numel, 1));
+    set_stages(piece.sparsify, static_cast<double>(target_of(piece.sparsify, piece.numel)) / numel);
+}
 
 SelectPlan plan_select(const Piece* all, unsigned count, unsigned blocks) {
     SelectPlan plan;
@@ -106,7 +104,7 @@ SelectPlan plan_select(const Piece* all, unsigned count, unsigned blocks) {
     plan.blocks = blocks = std::max(static_cast<unsigned>(std::min<std::uint64_t>(blocks, most)), 1u);
     plan.first_chunk.push_back(plan.chunks);
     plan.first_piece.assign(blocks, count);
-    Purse kept, purse;
+    Arena kept{nullptr}, scratch{nullptr};
     std::uint64_t before = 0;
     for (unsigned i = 0; i < count; ++i) {
         const std::uint64_t numel = all[i].numel, chunks = pieces(numel, chunk_entries), own = numel + chunk_entries / 4;
@@ -126,64 +124,51 @@ SelectPlan plan_select(const Piece* all, unsigned count, unsigned blocks) {
         const std::uint64_t room = all[i].given ? all[i].support_count : room_of(all[i].sparsify, numel);
         const bool dense = all[i].sparsify.kind == Sparsifier::all;
         desk.room = room;
-        desk.mask = purse.take<std::uint32_t>(dense ? 0 : pieces(numel, 32));
-        desk.marked = purse.take<std::uint32_t>(chunks);
+        desk.mask = scratch.take<std::uint32_t>(dense ? 0 : pieces(numel, 32));
+        desk.marked = scratch.take<std::uint32_t>(chunks);
         desk.row_room = row_room_of(all[i], room);
         const std::uint64_t rows = desk.row_room > 0 ? pieces(numel, row_entries) : 0;
-        desk.found = purse.take<std::uint32_t>(rows);
-        desk.candidates = purse.take<Candidate>(rows * desk.row_room);
-        desk.parts = purse.take<Moments>(chunks);
-        desk.lists[0] = {purse.take<std::uint32_t>(room), purse.take<float>(room)};
+        desk.found = scratch.take<std::uint32_t>(rows);
+        desk.candidates = scratch.take<Candidate>(rows * desk.row_room);
+        desk.parts = scratch.take<Moments>(chunks);
+        desk.lists[0] = {scratch.take<std::uint32_t>(room), scratch.take<float>(room)};
         const std::uint64_t other = other_room_of(all[i], room);
-        desk.lists[1] = {purse.take<std::uint32_t>(other), purse.take<float>(other)};
+        desk.lists[1] = {scratch.take<std::uint32_t>(other), scratch.take<float>(other)};
         desk.arrivals = kept.take<unsigned>(1);
-        desk.slots = purse.take<std::uint64_t>(2 * size);
+        desk.slots = scratch.take<std::uint64_t>(2 * size);
         desk.bins = kept.take<std::uint32_t>(size > 1 ? team_histograms * widest_digit : 0);
         plan.desks.push_back(desk);
         const std::uint64_t most = all[i].given ? room : max_count(all[i].sparsify, numel);
         plan.most_entries.push_back(dense ? 0 : room < most ? room : most);
     }
-    plan.kept = kept.used;
-    plan.scratch = purse.used;
+    plan.kept_bytes = kept.used;
+    plan.scratch_bytes = scratch.used;
     return plan;
 }
 
-std::size_t SelectPlan::table_bytes() const {
-    return aligned(desks.size() * sizeof(Desk)) + aligned(first_chunk.size() * 8) + aligned(first_piece.size() * 4);
+std::uint64_t SelectPlan::table_bytes() const {
+    Selecting bucket{};
+    return divide_table(*this, nullptr, bucket);
 }
 
-void SelectPlan::divide_table(void* table, Desk*& own, const std::uint64_t*& chunk, const std::uint32_t*& piece) const {
-    char* at = static_cast<char*>(table);
-    own = reinterpret_cast<Desk*>(at);
-    at += aligned(desks.size() * sizeof(Desk));
-    chunk = reinterpret_cast<const std::uint64_t*>(at);
-    at += aligned(first_chunk.size() * 8);
-    piece = reinterpret_cast<const std::uint32_t*>(at);
-}
-
-void SelectPlan::fill_table(void* table, void* kept_address, void* scratch_address) const {
-    char *const lasting = static_cast<char*>(kept_address), *const base = static_cast<char*>(scratch_address);
-    Desk* own;
-    const std::uint64_t* chunk;
-    const std::uint32_t* piece;
-    divide_table(table, own, chunk, piece);
+void SelectPlan::fill_table(void* table, void* kept, void* scratch) const {
+    Selecting bucket{};
+    divide_table(*this, table, bucket);
     for (Desk desk : desks) {
-        move(desk.mask, base);
-        move(desk.marked, base);
-        move(desk.found, base);
-        move(desk.candidates, base);
-        move(desk.parts, base);
-        for (List& list : desk.lists) {
-            move(list.positions, base);
-            move(list.values, base);
-        }
-        move(desk.arrivals, lasting);
-        move(desk.slots, base);
-        move(desk.bins, lasting);
-        *own++ = desk;
+        move(scratch, desk.mask, desk.marked, desk.found, desk.candidates, desk.parts, desk.slots);
+        for (List& list : desk.lists) move(scratch, list.positions, list.values);
+        move(kept, desk.arrivals, desk.bins);
+        *bucket.desks++ = desk;
     }
-    std::memcpy(const_cast<std::uint64_t*>(chunk), first_chunk.data(), first_chunk.size() * 8);
-    std::memcpy(const_cast<std::uint32_t*>(piece), first_piece.data(), first_piece.size() * 4);
+    put(bucket.first_chunk, first_chunk);
+    put(bucket.first_piece, first_piece);
+}
+
+Selecting selecting_in(const SelectPlan& plan, const Piece* pieces, Selection* selections, void* table, float divisor,
+                       bool trims) {
+    Selecting bucket{pieces, selections, nullptr, nullptr, nullptr, plan.pieces, divisor, trims};
+    divide_table(plan, table, bucket);
+    return bucket;
 }
 
 }  // namespace gradwire

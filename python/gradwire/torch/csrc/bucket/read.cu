@@ -2,7 +2,7 @@
 #include "bucket/select.cuh"
 #include "device/probe.h"
 #include "device/segments.cuh"
-#include "frame/length.cuh"
+#include "frame/header.cuh"
 
 namespace gradwire {
 
@@ -44,7 +44,8 @@ __device__ GRADWIRE_APART ChunkFound read_known(const Desk& desk, const Tensor& 
     known.divisor = 1.0f;
     bool nonzero = false;
     const KeptEntry entries{known, nonzero};
-    const ChunkFound found = sums ? read_whole_tiles(desk, chunk, entries) : read_whole_rows(desk, chunk, entries);
+    const ChunkFound found = sums ? read_tiles(desk, chunk, entries, whole_quads_of_lane)
+                                  : read_rows(desk, chunk, entries, whole_quads_of_lane);
     any = nonzero;
     return found;
 }
@@ -59,16 +60,11 @@ __device__ ChunkFound read_either(const Desk& desk, const Tensor& tensor, const 
 template <Dtype dtype>
 __device__ ChunkFound read_dtype(const Desk& desk, const Tensor& tensor, const Chunk& chunk, bool& any) {
     switch (tensor.kind) {
-        case MemoryKind::none:
-            return read_either<dtype, MemoryKind::none>(desk, tensor, chunk, any);
-        case MemoryKind::residual:
-            return read_either<dtype, MemoryKind::residual>(desk, tensor, chunk, any);
-        case MemoryKind::low_pass:
-            return read_either<dtype, MemoryKind::low_pass>(desk, tensor, chunk, any);
-        case MemoryKind::momentum:
-            return read_either<dtype, MemoryKind::momentum>(desk, tensor, chunk, any);
-        default:
-            return read_either<dtype, MemoryKind::adam>(desk, tensor, chunk, any);
+        case MemoryKind::none: return read_either<dtype, MemoryKind::none>(desk, tensor, chunk, any);
+        case MemoryKind::residual: return read_either<dtype, MemoryKind::residual>(desk, tensor, chunk, any);
+        case MemoryKind::low_pass: return read_either<dtype, MemoryKind::low_pass>(desk, tensor, chunk, any);
+        case MemoryKind::momentum: return read_either<dtype, MemoryKind::momentum>(desk, tensor, chunk, any);
+        default: return read_either<dtype, MemoryKind::adam>(desk, tensor, chunk, any);
     }
 }
 
@@ -76,14 +72,10 @@ __device__ ChunkFound read_dtype(const Desk& desk, const Tensor& tensor, const C
 __device__ ChunkFound read_kept(const Desk& desk, const Tensor& tensor, const Chunk& chunk, bool& any) {
     if (!is_known(tensor, chunk)) return read_chunk(desk, chunk, KeptEntry{tensor, any});
     switch (tensor.dtype) {
-        case Dtype::f32:
-            return read_dtype<Dtype::f32>(desk, tensor, chunk, any);
-        case Dtype::f64:
-            return read_dtype<Dtype::f64>(desk, tensor, chunk, any);
-        case Dtype::f16:
-            return read_dtype<Dtype::f16>(desk, tensor, chunk, any);
-        default:
-            return read_dtype<Dtype::bf16>(desk, tensor, chunk, any);
+        case Dtype::f32: return read_dtype<Dtype::f32>(desk, tensor, chunk, any);
+        case Dtype::f64: return read_dtype<Dtype::f64>(desk, tensor, chunk, any);
+        case Dtype::f16: return read_dtype<Dtype::f16>(desk, tensor, chunk, any);
+        default: return read_dtype<Dtype::bf16>(desk, tensor, chunk, any);
     }
 }
 
@@ -99,7 +91,8 @@ __global__ void __launch_bounds__(team_threads, 4) read(Selecting bucket) {
     if (!is_supported(piece) || is_dense(piece)) return;
     const Tensor& tensor = tensor_of_block(piece, bucket.divisor, desk.scale);
     bool nonzero = false;
-    const ChunkFound found = read_kept(desk, tensor, Chunk(tensor.numel, chunk, desk.request), nonzero);
+    const Chunk asked(tensor.numel, chunk, desk.request);
+    const ChunkFound found = read_kept(desk, tensor, asked, nonzero);
     const bool any = __syncthreads_or(nonzero);
     bool last = false;
     if (threadIdx.x == 0) {
@@ -116,8 +109,7 @@ __global__ void __launch_bounds__(team_threads, 4) read(Selecting bucket) {
     if (__syncthreads_or(last)) add_parts(desk, pieces(tensor.numel, chunk_entries));
     // Of a gradient whose norm is clipped, what is not finite was counted before.
     if (found.peak < not_finite || !desk.reads || piece.memory.clips) return;
-    const std::uint64_t begin = chunk * chunk_entries, end = begin + chunk_entries;
-    count_bad(desk, begin, end < tensor.numel ? end : tensor.numel, WrittenEntry{tensor});
+    count_bad(desk, asked, WrittenEntry{tensor});
 }
 
 const Kernels kernels{read};
@@ -125,7 +117,7 @@ const Kernels kernels{read};
 }  // namespace
 
 cudaError_t launch_read(const SelectPlan& plan, const Selecting& bucket, cudaStream_t stream) {
-    return launch(read, {plan.chunks}, team_threads, stream, bucket);
+    return launch(read, plan.chunks, team_threads, stream, bucket);
 }
 
 }  // namespace gradwire

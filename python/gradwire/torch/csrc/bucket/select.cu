@@ -32,9 +32,8 @@ __device__ float clip_scale(Team& team, Desk& desk, const Piece& piece, const Te
     const GradientEntry entry{tensor};
     const std::uint64_t chunks = pieces(tensor.numel, chunk_entries);
     for (std::uint64_t chunk = team.first(chunks); chunk < team.last(chunks); ++chunk) {
-        const ChunkFound found = read_chunk(desk, Chunk(tensor.numel, chunk, {0, 0.0f, 0, 1, 0.0f}), entry);
-        const std::uint64_t begin = chunk * chunk_entries, end = begin + chunk_entries;
-        if (found.peak >= not_finite) count_bad(desk, begin, end < tensor.numel ? end : tensor.numel, entry);
+        const Chunk asked(tensor.numel, chunk, {0, 0.0f, 0, 1, 0.0f});
+        if (read_chunk(desk, asked, entry).peak >= not_finite) count_bad(desk, asked, entry);
     }
     team.sync();
     const double norm = sqrt(total_of_parts(team, desk, chunks).sum_sq), clip = piece.memory.clip;
@@ -80,6 +79,7 @@ __device__ Selection begun(const Selecting& bucket, const Piece& piece, const De
     selection.zero = desk.any == 0;
     selection.magnitude = float_of(0x7fc00000);
     selection.divisor = bucket.divisor;
+    selection.scale = desk.scale;
     selection.rounding_key = make_key(piece.quantize.seed, state.tensor, state.step, ~state.stream);
     selection.selection_key = selection_key(piece);
     selection.peak = desk.peak;
@@ -163,13 +163,13 @@ cudaError_t select_blocks(int device, unsigned& blocks) {
 
 cudaError_t launch_select(const SelectPlan& plan, const Selecting& bucket, cudaStream_t stream) {
     if (plan.pieces == 0) return cudaSuccess;
-    GRADWIRE_TRY(launch_together(prepare, plan.blocks, team_threads, stream, bucket));
+    GRADWIRE_TRY(launch<Blocks::together>(prepare, plan.blocks, team_threads, stream, bucket));
     GRADWIRE_TRY(launch_read(plan, bucket, stream));
-    return launch_together(select, plan.blocks, team_threads, stream, bucket);
+    return launch<Blocks::together>(select, plan.blocks, team_threads, stream, bucket);
 }
 
 cudaError_t launch_rollback(const Piece* all, unsigned count, cudaStream_t stream) {
-    return launch(roll_back, {pieces(count, team_threads)}, team_threads, stream, all, count);
+    return launch(roll_back, pieces(count, team_threads), team_threads, stream, all, count);
 }
 
 }  // namespace gradwire

@@ -16,8 +16,11 @@ struct Selecting {
     unsigned count;
     float divisor;
     bool trims;  // a frame may be too long
-    std::int64_t* table;  // of outcomes
 };
+
+// The bucket of a plan whose table lies there.
+Selecting selecting_in(const SelectPlan& plan, const Piece* pieces, Selection* selections, void* table, float divisor,
+                       bool trims);
 
 // Adds gradients and memories of all pieces up, writes what memories become where nothing is sent, and
 // selects, in three launches. All that the bucket has is on the device.
@@ -26,19 +29,15 @@ cudaError_t launch_select(const SelectPlan& plan, const Selecting& bucket, cudaS
 // The second of them: reads every tensor once, and gathers what its desk asks for.
 cudaError_t launch_read(const SelectPlan& plan, const Selecting& bucket, cudaStream_t stream);
 
-// The team of a piece, as this block sees it.
-__device__ inline Team team_of(const Desk& desk) {
-    return {blockIdx.x - desk.first_block, desk.blocks, desk.arrivals, desk.slots, desk.bins, 0, 0, false};
-}
-
 // Calls `work(index, piece, desk, team)` for each piece that this block has a share of, in their order.
 template <class Work>
 __device__ void for_each_piece(const Selecting& bucket, Work work) {
     for (unsigned i = bucket.first_piece[blockIdx.x]; i < bucket.count; ++i) {
         Desk& desk = bucket.desks[i];
         if (desk.first_block > blockIdx.x) break;
-        if (blockIdx.x - desk.first_block >= desk.blocks) continue;
-        Team team = team_of(desk);
+        const unsigned rank = blockIdx.x - desk.first_block;
+        if (rank >= desk.blocks) continue;
+        Team team{rank, desk.blocks, desk.arrivals, desk.slots, desk.bins, 0, 0, false};
         work(i, bucket.pieces[i], desk, team);
         team.end();
     }
@@ -75,42 +74,30 @@ __device__ inline std::uint64_t selection_key(const Piece& piece) {
     return make_key(piece.sparsify.seed, state.tensor, state.step, 0);
 }
 
+// Tells the desk of entries that are not finite. All threads of a block call.
+__device__ inline void report_bad(Desk& desk, NotFinite bad) {
+    bad.gather<team_threads>();
+    bad.report(desk.bad_count, desk.bad_first);
+    if (bad.count > 0) atomicOr(&desk.bad, 1u);
+}
+
 // Looks for what is not finite among entries that no read has seen, or that were made larger.
 __device__ inline void check_survivors(Team& team, const ScannedTensor& scanned) {
-    Desk& desk = scanned.desk;
     const List list = scanned.survivors.list();
     const std::uint64_t count = scanned.survivors.count;
-    unsigned long long bad = 0, first = ~0ull;
+    NotFinite bad;
     for (std::uint64_t i = team.first(count) + threadIdx.x; i < team.last(count); i += team_threads)
-        if (magnitude(list.values[i]) >= not_finite) {
-            ++bad;
-            if (first == ~0ull) first = list.positions[i];
-        }
-    bad = block_reduce<team_threads>(bad, Sum{});
-    first = block_reduce<team_threads>(first, Least{});
-    if (threadIdx.x == 0 && bad > 0) {
-        atomicAdd(&desk.bad_count, bad);
-        atomicMin(&desk.bad_first, first);
-        atomicOr(&desk.bad, 1u);
-    }
+        bad.add(magnitude(list.values[i]), list.positions[i]);
+    report_bad(scanned.desk, bad);
     team.sync();
 }
 
-// Room on the side of a bucket's tensors for what is not finite: its number, and the first position.
+// Looks for what is not finite in a chunk that was read.
 template <class Entry>
-__device__ void count_bad(Desk& desk, std::uint64_t begin, std::uint64_t end, Entry entry) {
-    unsigned long long count = 0, first = ~0ull;
-    for (std::uint64_t i = begin + threadIdx.x; i < end; i += team_threads)
-        if (magnitude(entry(i)) >= not_finite) {
-            ++count;
-            if (first == ~0ull) first = i;
-        }
-    count = block_reduce<team_threads>(count, Sum{});
-    first = block_reduce<team_threads>(first, Least{});
-    if (threadIdx.x != 0 || count == 0) return;
-    atomicAdd(&desk.bad_count, count);
-    atomicMin(&desk.bad_first, first);
-    atomicOr(&desk.bad, 1u);
+__device__ void count_bad(Desk& desk, const Chunk& chunk, Entry entry) {
+    NotFinite bad;
+    for (std::uint64_t i = chunk.begin + threadIdx.x; i < chunk.end; i += team_threads) bad.add(magnitude(entry(i)), i);
+    report_bad(desk, bad);
 }
 
 // Takes positions that were selected elsewhere; whether they may be.
@@ -131,13 +118,6 @@ __device__ inline bool take_given(ScannedTensor& scanned, const Piece& piece) {
     scanned.survivors = {&scanned.desk, count, 0};
     team.sync();
     return wrong == 0;
-}
-
-inline Selecting selecting_in(const SelectPlan& plan, const Piece* pieces, Selection* selections, void* table,
-                              float divisor, bool trims, std::int64_t* outcomes) {
-    Selecting bucket{pieces, selections, nullptr, nullptr, nullptr, plan.pieces, divisor, trims, outcomes};
-    plan.divide_table(table, bucket.desks, bucket.first_chunk, bucket.first_piece);
-    return bucket;
 }
 
 }  // namespace gradwire

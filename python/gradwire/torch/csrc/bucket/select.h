@@ -3,7 +3,6 @@
 
 #include <cuda_runtime.h>
 
-#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -21,19 +20,17 @@ struct SelectPlan {
     std::vector<std::uint32_t> first_piece;   // that each block works on
     std::vector<Desk> desks;                  // offsets in either memory instead of pointers
     std::vector<std::uint64_t> most_entries;  // the longest list that each piece can have
-    std::size_t kept = 0, scratch = 0;
+    std::uint64_t kept_bytes = 0;     // the plan's own, all zero before the first call: each begins with what one left
+    std::uint64_t scratch_bytes = 0;  // to work in; nothing in them has to last from one call to the next
 
     // Bytes of the table that lies on the device as long as the plan is used, and what it holds at first,
     // if it goes with memory at these addresses of the device.
-    std::size_t table_bytes() const;
-    void fill_table(void* table, void* kept_address, void* scratch_address) const;
-    void divide_table(void* table, Desk*& desks, const std::uint64_t*& first_chunk,
-                      const std::uint32_t*& first_piece) const;
-    // Bytes that are the plan's own, all zero before the first call: the next one begins with what it left.
-    std::size_t kept_bytes() const { return kept; }
-    // Bytes to work in; nothing in them has to last from one call to the next.
-    std::size_t scratch_bytes() const { return scratch; }
+    std::uint64_t table_bytes() const;
+    void fill_table(void* table, void* kept, void* scratch) const;
 };
+
+// Fills in options that follow from others and from the length of a tensor: how many stages a new controller has.
+void complete(Piece& piece);
 
 // `blocks` are as many as the device holds at once, or fewer: see `select_blocks`. The plan has no more
 // than a block for each chunk: a launch whose blocks are all resident waits for room for all of them.

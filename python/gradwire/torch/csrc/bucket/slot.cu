@@ -1,7 +1,6 @@
 // Fronts of slots: what was encoded says what is written, and what was gathered where frames are.
 #include "bucket/slot.h"
 
-#include "bucket/gather.h"
 #include "device/block.cuh"
 #include "device/probe.h"
 #include "device/segments.cuh"
@@ -152,15 +151,15 @@ const Kernels kernels{examine_dense, write, locate};
 cudaError_t write_front(const SlotFront& front, const void* values, Dtype dtype, std::uint64_t numel, cudaStream_t stream) {
     if (front.dense > 0) {
         GRADWIRE_TRY(cudaMemsetAsync(front.found, 0, 2 * sizeof(front.found[0]) * front.dense, stream));
-        GRADWIRE_TRY(launch(examine_dense, {pieces(numel, tile_entries)}, threads, stream, values, dtype, numel, front.facts,
+        GRADWIRE_TRY(launch(examine_dense, pieces(numel, tile_entries), threads, stream, values, dtype, numel, front.facts,
                             front.dense, front.found));
     }
-    return launch(write, {1}, threads, stream, front);
+    return launch(write, 1, threads, stream, front);
 }
 
 cudaError_t locate_frames(const Slots& slots, FrameAt* frames, std::uint32_t tensors, std::uint32_t ranks,
                           cudaStream_t stream) {
-    return launch(locate, {ranks}, threads, stream, slots, frames, tensors, ranks);
+    return launch(locate, ranks, threads, stream, slots, frames, tensors, ranks);
 }
 
 }  // namespace gradwire

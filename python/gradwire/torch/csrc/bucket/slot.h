@@ -33,7 +33,7 @@ struct SlotFront {
     std::uint64_t records_at, dense_at, nbytes;  // bytes; so many at most are written
     std::uint64_t header[header_size];           // without an error
     const std::int64_t* total;                   // of the checksum, where it is not in the header
-    const std::int64_t* table;                   // see gather.h
+    const std::int64_t* table;                   // see `OutcomeColumn`
     std::uint32_t frames, dense;                 // how many
     bool tells_zero;
     std::int32_t rank;

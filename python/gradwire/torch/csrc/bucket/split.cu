@@ -1,7 +1,6 @@
 // The launches of a split: positions of all entries, where parts begin, and the frames of the parts.
 #include "bucket/split.h"
 
-#include "bucket/commit.cuh"
 #include "bucket/work.cuh"
 #include "device/probe.h"
 #include "device/segments.cuh"
@@ -13,19 +12,18 @@ namespace gradwire {
 namespace {
 
 constexpr unsigned list_threads = 256, part_threads = 64, place_threads = 256;
-constexpr std::uint64_t slot_align = 16, listed_elements = 4096;
+constexpr std::uint64_t slot_align = 16;
 
 // Puts down the positions of all entries, in their order.
 __global__ void __launch_bounds__(list_threads) list_positions(Decode call, Work work, SplitCall split) {
     if (*call.failed != 0) return;
-    const unsigned at = segment_of(call.target_tiles, call.tensors, static_cast<std::uint32_t>(blockIdx.x));
+    const TargetTile tile(call);
+    const unsigned at = tile.tensor;
     const Frame& frame = work.frames[at];
-    const std::uint64_t begin = (blockIdx.x - call.target_tiles[at]) * listed_elements, numel = call.targets[at].numel;
-    const std::uint64_t end = begin + listed_elements < numel ? begin + listed_elements : numel;
     if (frame.is_dense()) return;  // every position, which needs no list
     const Upper upper = has_upper(frame) ? upper_of(frame, work.marks_of(call, at)) : Upper{};
     std::uint32_t* const positions = split.positions + split.firsts[at];
-    visit_entries<list_threads>(frame, upper, work.directory_of(call, at), begin, end,
+    visit_entries<list_threads>(frame, upper, work.directory_of(call, at), tile.begin, tile.end,
                                 [&](std::uint32_t rank, std::uint32_t position) { positions[rank] = position; });
 }
 
@@ -125,65 +123,30 @@ __global__ void __launch_bounds__(write_threads) copy_tiles(Writing writing, Spl
     GRADWIRE_SHARED(Shared, shared);
     const Tile tile = tile_of(writing, blockIdx.x);
     const Piece& piece = writing.pieces[tile.frame];
-    const Selection& selection = writing.selections[tile.frame];
     FrameState& state = writing.states[tile.frame];
     if (state.nbytes == 0) return;
     const FramePart part = split.parts[tile.frame];
     const Frame& from = work.frames[split.ranges[tile.frame / 2].frame];
     const Section& values = from.values;
-    const Edges edges = edges_of(piece, state);
     const auto numel = static_cast<std::uint32_t>(piece.numel);
-    const std::uint64_t count = selection.count, values_at = header_len + state.coded.len;
-    const IndexSection section{piece.frame, header_len, state.coded, piece.pattern, 0, piece.numel, count, edges};
-    if (tile.number == 0) {
-        const int exponent = count > 0 ? static_cast<std::int16_t>(from.bytes.word(10) & 0xffff) : 0;
-        const Header header{static_cast<Dtype>(from.bytes.byte(5)), state.coded, exponent, count,
-                            value_len(piece.quantize, numel, count)};
-        if (threadIdx.x < header_words)
-            reinterpret_cast<std::uint32_t*>(piece.frame)[threadIdx.x] = header_word(piece, header, threadIdx.x);
-        if (threadIdx.x == 0) write_index_prologue(section);
-    }
-    if (count == 0) return;
+    const std::uint64_t count = writing.selections[tile.frame].count;
     const Groups groups = groups_of(piece.quantize, numel);
-    const Prologue prologue = prologue_of(piece.quantize, numel);
-    const std::uint64_t scales_at = values_at + prologue.len;
-    if (tile.number == 0)
-        write_fields<write_threads, 32>(piece.frame, values_at * 8, prologue.len / 4, 32, edges,
-                                        [&](unsigned i) { return prologue.words[i]; });
     const std::uint64_t group = groups.by == Grouping::ranks       ? part.rank / groups.size
                                 : groups.by == Grouping::positions ? part.start / groups.size
                                                                    : 0;
-    // Scales are shared out to all tiles that there may be.
-    const std::uint32_t tiles = writing.shapes[tile.frame].tiles;
-    const std::uint64_t all = groups.each * number_of(groups, numel, count);
-    const std::uint64_t begin = all * tile.number / tiles, end = all * (tile.number + 1) / tiles;
-    constexpr std::uint64_t most = 1 << 20;  // at once, so that their bits can be counted
-    for (std::uint64_t at = begin; at < end; at += most) {
-        const auto here = static_cast<unsigned>(end - at < most ? end - at : most);
-        write_fields<write_threads, 32>(piece.frame, (scales_at + 4 * at) * 8, here, 32, edges, [&](unsigned i) {
-            return values.scales.word(4 * (group * groups.each + at + i));
-        });
-    }
+    const int exponent = count > 0 ? static_cast<std::int16_t>(from.bytes.word(10) & 0xffff) : 0;
+    write_sections(writing, tile, static_cast<Dtype>(from.bytes.byte(5)), exponent, true,
+                   [&](std::uint64_t i) { return values.scales.word(4 * (group * groups.each + i)); }, shared.fields);
     if (tile.n == 0) return;
-    if (!is_dense(piece)) {
-        const bool gaps = state.coded.coding == Coding::rice;
-        const std::uint32_t zeros = gaps ? writing.tile_states[blockIdx.x].zeros_before : 0;
-        write_positions(section, selection.positions, tile.begin, tile.n, zeros, shared.fields);
-    }
     const unsigned bits = code_bits(piece.quantize);
-    const std::uint64_t codes_at = values_at + overhead(piece.quantize, numel, count), first = part.rank + tile.begin;
-    write_codes<write_threads>(piece.frame, codes_at * 8 + tile.begin * bits, tile.n, bits, edges,
+    const std::uint64_t codes_at = header_len + state.coded.len + overhead(piece.quantize, numel, count);
+    const std::uint64_t first = part.rank + tile.begin;
+    write_codes<write_threads>(piece.frame, codes_at * 8 + tile.begin * bits, tile.n, bits, edges_of(piece, state),
                                [&](unsigned i) { return values.codes.field(first + i, bits); });
 }
 
-// What is done once all parts are complete.
-struct SplitParts {
-    using Bucket = SplitCall;
-    __device__ static void end(const SplitCall& split) { tabulate(split.selections, 2 * split.count, split.table); }
-};
-
 const Kernels kernels{list_positions, find_parts,  localize,   measure_parts,
-                      place_parts,    clear_slots, copy_tiles, seal_parts<SplitParts>};
+                      place_parts,    clear_slots, copy_tiles, seal_parts<false>};
 
 }  // namespace
 
@@ -209,20 +172,20 @@ std::uint64_t longest_parts(const Quantize& quantize, std::uint64_t numel, std::
 }
 
 cudaError_t split(const Decode& call, const SplitCall& split, const WritePlan& plan, void* table, void* scratch,
-                  std::uint32_t tiles_of_frames, std::uint32_t tiles_of_targets, cudaStream_t stream) {
+                  cudaStream_t stream) {
     if (split.count == 0) return cudaSuccess;
     Work work{};
-    GRADWIRE_TRY(read_frames(call, tiles_of_frames, stream, work));
+    GRADWIRE_TRY(read_frames(call, stream, work));
     const Writing writing = writing_in(plan, split.pieces, split.selections, table, scratch);
     const std::uint64_t tiles = plan.tiles.back(), parts = plan.parts.back();
-    GRADWIRE_TRY(launch(list_positions, {tiles_of_targets}, list_threads, stream, call, work, split));
-    GRADWIRE_TRY(launch(find_parts, {pieces(split.count, part_threads)}, part_threads, stream, call, work, split));
-    GRADWIRE_TRY(launch(localize, {tiles}, write_threads, stream, writing, split, work));
-    GRADWIRE_TRY(launch(measure_parts, {tiles}, write_threads, stream, writing));
-    GRADWIRE_TRY(launch(place_parts, {1}, place_threads, stream, writing, split));
-    GRADWIRE_TRY(launch(clear_slots, {tiles}, fit_threads, stream, writing));
-    GRADWIRE_TRY(launch(copy_tiles, {tiles}, write_threads, stream, writing, split, work));
-    return launch(seal_parts<SplitParts>, {parts > 0 ? parts : 1}, checksum::threads, stream, writing, split);
+    GRADWIRE_TRY(launch(list_positions, call.all_target_tiles, list_threads, stream, call, work, split));
+    GRADWIRE_TRY(launch(find_parts, pieces(split.count, part_threads), part_threads, stream, call, work, split));
+    GRADWIRE_TRY(launch(localize, tiles, write_threads, stream, writing, split, work));
+    GRADWIRE_TRY(launch(measure_parts, tiles, write_threads, stream, writing));
+    GRADWIRE_TRY(launch(place_parts, 1, place_threads, stream, writing, split));
+    GRADWIRE_TRY(launch(clear_slots, tiles, fit_threads, stream, writing));
+    GRADWIRE_TRY(launch(copy_tiles, tiles, write_threads, stream, writing, split, work));
+    return launch(seal_parts<false>, parts > 0 ? parts : 1, checksum::threads, stream, writing, split.table);
 }
 
 }  // namespace gradwire

@@ -29,7 +29,7 @@ struct SplitCall {
     std::uint32_t* positions = nullptr;       // room for those of all frames
     const std::uint64_t* firsts = nullptr;    // where those of each frame begin
     std::uint8_t* slots = nullptr;            // room to write the parts, from a multiple of 16 on
-    std::int64_t* table = nullptr;            // a row for each piece: see gather.h
+    std::int64_t* table = nullptr;            // a row for each piece: see `OutcomeColumn`
 };
 
 // The piece of a part of so many elements, of a tensor whose frames are made by a codec.
@@ -39,9 +39,9 @@ Piece part_of(const Piece& codec, std::uint64_t numel);
 std::uint64_t longest_parts(const Quantize& quantize, std::uint64_t numel, std::uint64_t entries, std::uint64_t ranges);
 
 // Writes the parts to `slots`, and what they are to the selections and the table. Their status is `skipped`
-// where there is no part or a frame is not valid. `call` has one frame for each target. `table` and `scratch` are those of the
-// plan for all pieces.
+// where there is no part or a frame is not valid. `call` has one frame for each target. `table` and `scratch` are
+// those of the plan for all pieces.
 cudaError_t split(const Decode& call, const SplitCall& split, const WritePlan& plan, void* table, void* scratch,
-                  std::uint32_t tiles_of_frames, std::uint32_t tiles_of_targets, cudaStream_t stream);
+                  cudaStream_t stream);
 
 }  // namespace gradwire

@@ -2,22 +2,15 @@
 #pragma once
 
 #include "bucket/select.cuh"
-#include "frame/length.cuh"
+#include "frame/header.cuh"
 
 namespace gradwire {
 
 // The most entries, fewer than `count`, whose frame is within the limit wherever they are.
 __device__ inline std::uint64_t surely_fits(const Piece& piece, std::uint64_t count) {
     // The bound never falls as the count grows; of no entries it is a header.
-    std::uint64_t most = 0, beyond = count;
-    while (beyond - most > 1) {
-        const std::uint64_t middle = most + (beyond - most) / 2;
-        if (longest_frame(piece, middle) <= piece.limit)
-            most = middle;
-        else
-            beyond = middle;
-    }
-    return most;
+    const auto fits = [&](std::uint64_t entries) { return longest_frame(piece, entries) <= piece.limit; };
+    return partition_point(std::uint64_t{1}, count, fits) - 1;
 }
 
 // Leaves out the smallest survivors of a frame that is too long, or draws fewer. All threads of one block call,

@@ -32,43 +32,28 @@ __device__ inline T* global(T* at) {
     return at;
 }
 
-// `rows` rows of `blocks` blocks. A launch of no blocks does nothing.
-struct Grid {
-    std::uint64_t blocks = 1;
-    unsigned rows = 1;
-};
+// Whether the blocks of a launch are all resident at once, so that any may wait for any other: an error if they
+// are more than the device holds.
+enum class Blocks { apart, together };
 
 constexpr std::uint64_t most_blocks = 0x7fffffff;
-constexpr unsigned most_rows = 65535;
 
-// Starts `kernel(arguments...)` on the stream. Arguments are converted to the kernel's parameters.
-template <class... Parameters, class... Arguments>
-cudaError_t launch(void (*kernel)(Parameters...), Grid grid, unsigned threads, cudaStream_t stream,
+// Starts `kernel(arguments...)` on the stream; of no blocks, nothing. Arguments are converted to the kernel's
+// parameters.
+template <Blocks resident = Blocks::apart, class... Parameters, class... Arguments>
+cudaError_t launch(void (*kernel)(Parameters...), std::uint64_t blocks, unsigned threads, cudaStream_t stream,
                    Arguments&&... arguments) {
-    if (grid.blocks == 0 || grid.rows == 0) return cudaSuccess;
-    if (grid.blocks > most_blocks || grid.rows > most_rows) return cudaErrorInvalidConfiguration;
-    cudaLaunchConfig_t config{};
-    config.gridDim = dim3(static_cast<unsigned>(grid.blocks), grid.rows);
-    config.blockDim = dim3(threads);
-    config.stream = stream;
-    return cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(std::forward<Arguments>(arguments))...);
-}
-
-// The same with all blocks resident at once, so that any may wait for any other: an error if they are
-// more than the device holds.
-template <class... Parameters, class... Arguments>
-cudaError_t launch_together(void (*kernel)(Parameters...), unsigned blocks, unsigned threads, cudaStream_t stream,
-                            Arguments&&... arguments) {
     if (blocks == 0) return cudaSuccess;
+    if (blocks > most_blocks) return cudaErrorInvalidConfiguration;
     cudaLaunchAttribute together{};
     together.id = cudaLaunchAttributeCooperative;
     together.val.cooperative = 1;
     cudaLaunchConfig_t config{};
-    config.gridDim = dim3(blocks);
+    config.gridDim = dim3(static_cast<unsigned>(blocks));
     config.blockDim = dim3(threads);
     config.stream = stream;
     config.attrs = &together;
-    config.numAttrs = 1;
+    config.numAttrs = resident == Blocks::together;
     return cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(std::forward<Arguments>(arguments))...);
 }
 

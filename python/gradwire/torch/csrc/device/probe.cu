@@ -24,7 +24,7 @@ cudaError_t Kernels::load_all() {
 cudaError_t launch_probe(cudaStream_t stream) {
     cudaError_t error = Kernels::load_all();
     // Together, which is more than other launches ask for.
-    if (error == cudaSuccess) error = launch_together(nothing, 1, 32, stream);
+    if (error == cudaSuccess) error = launch<Blocks::together>(nothing, 1, 32, stream);
     if (error != cudaSuccess) cudaGetLastError();
     return error;
 }

@@ -5,33 +5,31 @@
 
 namespace gradwire {
 
-// The segment that holds `index`: `starts` has `count + 1` ascending numbers, the first is 0, and
-// `index` is less than the last. Segments without elements hold nothing.
-template <class T>
-__device__ inline unsigned segment_of(const T* starts, unsigned count, T index) {
-    unsigned low = 0, high = count;  // starts[low] <= index < starts[high]
-    while (high - low > 1) {
-        const unsigned middle = low + (high - low) / 2;
-        if (starts[middle] <= index)
-            low = middle;
+// The first of some numbers, from `low` on to before `high`, that a condition does not hold for, if it holds for all
+// before that one; else `high`. Of "its square is below 10", from 0 to 8, it is 4.
+template <class T, class Condition>
+__device__ T partition_point(T low, T high, Condition holds) {
+    while (low < high) {
+        const T middle = low + (high - low) / 2;
+        if (holds(middle))
+            low = middle + 1;
         else
             high = middle;
     }
     return low;
 }
 
+// The segment that holds `index`: `starts` has `count + 1` ascending numbers, the first is 0, and
+// `index` is less than the last. Segments without elements hold nothing.
+template <class T>
+__device__ inline unsigned segment_of(const T* starts, unsigned count, T index) {
+    return partition_point(1u, count, [&](unsigned i) { return starts[i] <= index; }) - 1;
+}
+
 // The first place of an ascending list whose position is not below one: how many are below it.
 __device__ inline std::uint64_t first_from(const std::uint32_t* positions, std::uint64_t count,
                                            std::uint64_t position) {
-    std::uint64_t low = 0, high = count;
-    while (low < high) {
-        const std::uint64_t middle = low + (high - low) / 2;
-        if (positions[middle] < position)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
+    return partition_point(std::uint64_t{0}, count, [&](std::uint64_t i) { return positions[i] < position; });
 }
 
 }  // namespace gradwire

@@ -6,7 +6,6 @@
 #pragma once
 
 #include "bucket/piece.h"
-#include "fit/moments.h"
 #include "fit/libm.cuh"
 
 namespace gradwire {

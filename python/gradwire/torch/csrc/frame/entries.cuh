@@ -33,14 +33,7 @@ __device__ inline std::uint64_t chunk_rank(const Frame& frame, std::uint64_t end
     std::uint64_t low = chunk * frame.k, high = low + frame.k;
     if (high > count) high = count;
     if (low > count) low = count;
-    while (low < high) {
-        const std::uint64_t middle = low + (high - low) / 2;
-        if (chunk_position(frame, middle) < end)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
+    return partition_point(low, high, [&](std::uint64_t rank) { return chunk_position(frame, rank) < end; });
 }
 
 // Calls `visit(rank, position)` with the entries at positions from `begin` to `end` of a frame that was

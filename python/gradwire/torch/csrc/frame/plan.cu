@@ -1,6 +1,6 @@
-#include <algorithm>
-#include <cstring>
+#include <numeric>
 
+#include "device/arena.h"
 #include "frame/checksum.cuh"
 #include "frame/writing.cuh"
 #include "quantize/fit.cuh"
@@ -9,51 +9,36 @@ namespace gradwire {
 
 namespace {
 
-std::uint64_t least_multiple(std::uint64_t a, std::uint64_t b) {
-    std::uint64_t x = a, y = b;
-    while (y != 0) {
-        const std::uint64_t rest = x % y;
-        x = y;
-        y = rest;
-    }
-    return a / x * b;
-}
-
 // Entries of a tile: whole groups and whole bytes of any code, of a dense frame whole words. None if no
 // tile holds a group.
 std::uint64_t tile_of_groups(const Piece& piece, Groups groups) {
     const bool dense = is_dense(piece);
     if (groups.by == Grouping::whole || (groups.by == Grouping::positions && !dense)) return 0;
-    const std::uint64_t unit = least_multiple(groups.size, dense ? 32 : 8);
+    const std::uint64_t unit = std::lcm<std::uint64_t>(groups.size, dense ? 32 : 8);
     const std::uint64_t most = std::uint64_t{most_tile_scales} / groups.each * groups.size;
     return (most < most_tile ? most : most_tile) / unit * unit;
 }
 
-template <class T>
-T* take(char*& at, std::uint64_t count) {
-    T* const taken = reinterpret_cast<T*>(at);
-    at += (count * sizeof(T) + 15) / 16 * 16;
-    return taken;
+// Divides the table; how many bytes it has.
+std::uint64_t divide_table(const WritePlan& plan, void* table, Writing& writing) {
+    Arena arena{table};
+    writing.tiles = arena.take<std::uint64_t>(plan.tiles.size());
+    writing.fits = arena.take<std::uint64_t>(plan.fits.size());
+    writing.parts = arena.take<std::uint64_t>(plan.parts.size());
+    writing.shapes = arena.take<FrameShape>(plan.frames());
+    writing.turns = arena.take<Turns>(1);
+    writing.frame_turns = arena.take<FrameTurns>(plan.frames());
+    return arena.used;
 }
 
-// Divides the table, and gives its end.
-char* divide_table(const WritePlan& plan, char* at, Writing& writing) {
-    const std::uint64_t starts = plan.frames() + 1;
-    writing.tiles = take<std::uint64_t>(at, starts);
-    writing.fits = take<std::uint64_t>(at, starts);
-    writing.parts = take<std::uint64_t>(at, starts);
-    writing.shapes = take<FrameShape>(at, plan.frames());
-    writing.turns = take<Turns>(at, 1);
-    writing.frame_turns = take<FrameTurns>(at, plan.frames());
-    return at;
-}
-
-char* divide_scratch(const WritePlan& plan, char* at, Writing& writing) {
-    writing.states = take<FrameState>(at, plan.frames());
-    writing.tile_states = take<TileState>(at, plan.tiles.back());
-    writing.summaries = take<Summary>(at, plan.fits.back());
-    writing.scales = take<float>(at, plan.scales);
-    return at;
+// The same of the scratch memory.
+std::uint64_t divide_scratch(const WritePlan& plan, void* scratch, Writing& writing) {
+    Arena arena{scratch};
+    writing.states = arena.take<FrameState>(plan.frames());
+    writing.tile_states = arena.take<TileState>(plan.tiles.back());
+    writing.summaries = arena.take<Summary>(plan.fits.back());
+    writing.scales = arena.take<float>(plan.scales);
+    return arena.used;
 }
 
 }  // namespace
@@ -94,22 +79,19 @@ WritePlan plan_write(const Piece* all, const std::uint64_t* most_entries, unsign
     return plan;
 }
 
-std::size_t WritePlan::table_bytes() const {
+std::uint64_t WritePlan::table_bytes() const {
     Writing writing{};
-    return static_cast<std::size_t>(divide_table(*this, nullptr, writing) - static_cast<char*>(nullptr));
+    return divide_table(*this, nullptr, writing);
 }
 
-std::size_t WritePlan::scratch_bytes() const {
+std::uint64_t WritePlan::scratch_bytes() const {
     Writing writing{};
-    return static_cast<std::size_t>(divide_scratch(*this, nullptr, writing) - static_cast<char*>(nullptr));
+    return divide_scratch(*this, nullptr, writing);
 }
 
 void WritePlan::fill_table(void* table) const {
     Writing writing{};
-    divide_table(*this, static_cast<char*>(table), writing);
-    const auto put = [](const void* to, const auto& from) {
-        if (!from.empty()) std::memcpy(const_cast<void*>(to), from.data(), from.size() * sizeof(from[0]));
-    };
+    divide_table(*this, table, writing);
     put(writing.tiles, tiles);
     put(writing.fits, fits);
     put(writing.parts, parts);
@@ -123,8 +105,8 @@ Writing writing_in(const WritePlan& plan, const Piece* all, Selection* selection
     writing.pieces = all;
     writing.selections = selections;
     writing.frames = plan.frames();
-    divide_table(plan, static_cast<char*>(table), writing);
-    divide_scratch(plan, static_cast<char*>(scratch), writing);
+    divide_table(plan, table, writing);
+    divide_scratch(plan, scratch, writing);
     return writing;
 }
 

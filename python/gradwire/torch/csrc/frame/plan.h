@@ -4,7 +4,6 @@
 
 #include <cuda_runtime.h>
 
-#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -33,13 +32,19 @@ struct WritePlan {
     unsigned frames() const { return static_cast<unsigned>(shapes.size()); }
     // Bytes of the table that lies on the device as long as the plan is used, and what it holds before the
     // first call: each leaves it like that.
-    std::size_t table_bytes() const;
+    std::uint64_t table_bytes() const;
     void fill_table(void* table) const;
     // Bytes to work in; nothing in them has to last from one call to the next.
-    std::size_t scratch_bytes() const;
+    std::uint64_t scratch_bytes() const;
 };
 
 // `most_entries` has for each piece the longest list that it may have.
 WritePlan plan_write(const Piece* pieces, const std::uint64_t* most_entries, unsigned count);
+
+// Writes the frames of a bucket whose entries are selected, sets the lengths in its selections, has states go on, and
+// tells in a table what came of each piece: see `OutcomeColumn`. A frame that is longer than its limit is not
+// written. All is in memory of the device.
+cudaError_t launch_write(const WritePlan& plan, const Piece* pieces, Selection* selections, void* table, void* scratch,
+                         std::int64_t* outcomes, cudaStream_t stream);
 
 }  // namespace gradwire

@@ -31,8 +31,7 @@ struct FitShared {
 };
 
 // What some entries come to, in thread 0. All threads of a block call.
-template <class Entries>
-__device__ Summary sum_entries(Entries& entries, Basis basis, Range range, FitShared& shared) {
+__device__ inline Summary sum_entries(Entries& entries, Basis basis, Range range, FitShared& shared) {
     // Three groups of sixteen threads add up one sum each, all others only help to read.
     const unsigned role = threadIdx.x / sum_lanes;
     constexpr unsigned at_once = 8;
@@ -97,9 +96,7 @@ __device__ inline Summary sum_chunks(const Summary* chunks, std::uint32_t count,
 }
 
 // Share `block` of those that sum up.
-template <class Entries>
-__device__ void fit_chunk(const Writing& writing, const typename Entries::Bucket& bucket, std::uint64_t block,
-                          FitShared& shared) {
+__device__ inline void fit_chunk(const Writing& writing, std::uint64_t block, FitShared& shared) {
     const unsigned frame = segment_of(writing.fits, writing.frames, block);
     const Piece& piece = writing.pieces[frame];
     Selection& selection = writing.selections[frame];
@@ -111,7 +108,7 @@ __device__ void fit_chunk(const Writing& writing, const typename Entries::Bucket
     if (writing.states[frame].nbytes == 0 || group >= all_groups) return;
     const Range all = entries_of(piece, selection, groups, group);
     const std::uint64_t begin = min(all.begin + number % chunks * chunk_values, all.end);
-    Entries entries(bucket, frame, piece, selection);
+    Entries entries(piece, selection);
     const Range range{begin, min(begin + chunk_values, all.end)};
     const Summary chunk = sum_entries(entries, basis_of(piece.quantize), range, shared);
     if (chunks == 1) {
@@ -145,26 +142,6 @@ __device__ inline void clear_share(const Writing& writing, std::uint64_t number)
     const std::uint64_t begin = words * tile / tiles, end = words * (tile + 1) / tiles;
     auto* const out = reinterpret_cast<std::uint32_t*>(piece.frame);
     for (std::uint64_t i = begin + threadIdx.x; i < end; i += fit_threads) out[i] = 0;
-}
-
-// First blocks measure, the next ones sum up, and clear, as soon as what they wait for is there.
-struct Shares {
-    std::uint64_t measures, fits, clears;
-    __host__ __device__ std::uint64_t all() const { return measures + fits + clears; }
-};
-
-template <class Entries>
-__global__ void prepare_frames(Writing writing, typename Entries::Bucket bucket, Shares shares) {
-    GRADWIRE_SHARED(FitShared, shared);
-    std::uint64_t share = take_ticket(&writing.turns->ticket);
-    if (share < shares.measures) {
-        // Where nothing is measured, a block for each frame.
-        measure_tile<fit_threads>(writing, shares.measures == writing.frames ? writing.tiles[share] : share);
-    } else if ((share -= shares.measures) < shares.fits) {
-        fit_chunk<Entries>(writing, bucket, share, shared);
-    } else {
-        clear_share(writing, share - shares.fits);
-    }
 }
 
 }  // namespace gradwire

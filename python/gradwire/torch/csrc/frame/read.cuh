@@ -5,8 +5,8 @@
 // leaves its section or the tensor.
 #pragma once
 
-#include "frame/length.cuh"
-#include "frame/verdict.h"
+#include "frame/header.cuh"
+#include "bucket/piece.h"
 #include "pack/bits.cuh"
 #include "quantize/section.cuh"
 

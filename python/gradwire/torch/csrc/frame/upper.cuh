@@ -5,6 +5,7 @@
 #pragma once
 
 #include "device/look_back.cuh"
+#include "device/segments.cuh"
 #include "frame/read.cuh"
 
 namespace gradwire {
@@ -148,15 +149,7 @@ __device__ inline std::uint64_t first_run(const Frame& frame, const Upper& upper
         if (frame.coding == Coding::rice) return directory.starts[run] <= begin;
         return run * run_bits - directory.ranks[run] < begin >> frame.width;
     };
-    std::uint64_t low = 0, high = pieces(upper.words(), run_words);
-    while (high - low > 1) {
-        const std::uint64_t middle = low + (high - low) / 2;
-        if (is_early(middle))
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
+    return partition_point(std::uint64_t{1}, pieces(upper.words(), run_words), is_early) - 1;
 }
 
 // Calls `visit(rank, position)` with the entries at positions from `begin` to `end` of a frame that was

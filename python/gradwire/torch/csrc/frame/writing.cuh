@@ -100,6 +100,79 @@ __device__ inline Edges edges_of(const Piece& piece, FrameState& state) {
     return {&state.tail, piece.frame + state.nbytes / 4 * 4};
 }
 
+// The values of a piece, and where what was not sent goes. Of a dense piece the first read may not have been: what
+// it does is done as values are read.
+struct Entries {
+    const Tensor& tensor;
+    Selection& selection;
+    const float* values;
+    bool nonzero = false;
+
+    // All threads of a block call.
+    __device__ Entries(const Piece& piece, Selection& selection)
+        : tensor(tensor_of_block(piece, selection.divisor, selection.scale)),
+          selection(selection),
+          values(selection.values) {}
+
+    // The values of entries by their ranks, always the same, also if they were read before.
+    template <unsigned Count, unsigned Step>
+    __device__ void read(Batch<Count, Step> batch, float (&into)[Count]) {
+        if (values != nullptr) return batch.read(values, into);
+        const Added added(tensor, batch, nonzero);
+        if (tensor.next_moment != nullptr) batch.write(added.moments, tensor.next_moment);
+#pragma unroll
+        for (unsigned i = 0; i < Count; ++i) into[i] = added.sums[i];
+    }
+
+    // By each thread, in the end.
+    __device__ void finish() {
+        if (__any_sync(all_lanes, nonzero) && lane() == 0) atomicExch(&selection.zero, 0u);
+    }
+};
+
+// Writes what a tile has of a frame but for codes, and for scales that it holds itself: the header, which is the first
+// one's, positions, and a share of all scales, if `shares_scales`, whose bits are `scale(i)`. `fields` is the block's
+// to use. All of its threads call.
+template <class Scale>
+__device__ void write_sections(const Writing& writing, const Tile& tile, Dtype dtype, int exponent, bool shares_scales,
+                               Scale scale, Fields<most_tile>& fields) {
+    const Piece& piece = writing.pieces[tile.frame];
+    const Selection& selection = writing.selections[tile.frame];
+    FrameState& state = writing.states[tile.frame];
+    const Edges edges = edges_of(piece, state);
+    const Coded coded = state.coded;
+    const auto numel = static_cast<std::uint32_t>(piece.numel);
+    const std::uint64_t count = selection.count, values_at = header_len + coded.len;
+    const IndexSection section{piece.frame, header_len, coded, piece.pattern, selection.selection_key,
+                               piece.numel, count,      edges};
+    if (tile.number == 0) {
+        const Header header{dtype, coded, exponent, count, value_len(piece.quantize, numel, count)};
+        if (threadIdx.x < header_words)
+            reinterpret_cast<std::uint32_t*>(piece.frame)[threadIdx.x] = header_word(piece, header, threadIdx.x);
+        if (threadIdx.x == 0) write_index_prologue(section);
+    }
+    if (count == 0) return;
+    const Prologue prologue = prologue_of(piece.quantize, numel);
+    if (tile.number == 0)
+        write_fields<write_threads, 32>(piece.frame, values_at * 8, prologue.len / 4, 32, edges,
+                                        [&](unsigned i) { return prologue.words[i]; });
+    if (shares_scales) {
+        constexpr std::uint64_t most = 1 << 20;  // at once, so that their bits can be counted
+        const std::uint64_t tiles = writing.shapes[tile.frame].tiles;
+        const std::uint64_t all = (overhead(piece.quantize, numel, count) - prologue.len) / 4;
+        const std::uint64_t end = all * (tile.number + 1) / tiles;
+        for (std::uint64_t at = all * tile.number / tiles; at < end; at += most) {
+            const auto here = static_cast<unsigned>(min(end - at, most));
+            write_fields<write_threads, 32>(piece.frame, (values_at + prologue.len + 4 * at) * 8, here, 32, edges,
+                                            [&](unsigned i) { return scale(at + i); });
+        }
+    }
+    if (tile.n == 0 || is_dense(piece)) return;
+    const bool gaps = coded.coding == Coding::rice;
+    const std::uint32_t zeros = gaps ? writing.tile_states[blockIdx.x].zeros_before : 0;
+    write_positions(section, selection.positions, tile.begin, tile.n, zeros, fields);
+}
+
 // What the launches share, where table and scratch memory are.
 Writing writing_in(const WritePlan& plan, const Piece* pieces, Selection* selections, void* table, void* scratch);
 

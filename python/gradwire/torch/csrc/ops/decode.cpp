@@ -21,18 +21,14 @@ Tensor decode_bucket(Tensor out, Tensor data, std::vector<std::int64_t> ends, st
     reading.call.scale = scale;
     STD_TORCH_CHECK(0 <= over && over <= 0xffffffff, "over must be a number of ranks, got ", over);
     reading.call.over = static_cast<std::uint32_t>(over);
-    check(decode(reading.call, reading.tiles_of_frames, reading.tiles_of_targets, stream_of(device)));
+    check(decode(reading.call, stream_of(device)));
     return reading.result;
 }
+
+GRADWIRE_OPERATOR(GRADWIRE_KERNELS, decode_bucket,
+                  "(Tensor(a!) out, Tensor data, int[] ends, int[] starts, int[] lens, int ranks, int into, "
+                  "float scale, bool seeded, int over) -> Tensor")
 
 }  // namespace
 
 }  // namespace gradwire::ops
-
-GRADWIRE_SCHEMAS(m) {
-    m.def(
-        "decode_bucket(Tensor(a!) out, Tensor data, int[] ends, int[] starts, int[] lens, int ranks, int into, "
-        "float scale, bool seeded, int over) -> Tensor");
-}
-
-GRADWIRE_KERNELS(m) { m.impl("decode_bucket", TORCH_BOX(&gradwire::ops::decode_bucket)); }

@@ -18,7 +18,7 @@ void support(std::vector<Piece>& pieces, const Tensor& positions, const std::vec
     STD_TORCH_CHECK(counts.empty() || counts.size() == count, "supports must have ", count, " items");
     check_there(positions, "positions", device);
     STD_TORCH_CHECK(positions.scalar_type() == ScalarType::Int, "positions must have dtype torch.int32");
-    const auto* at = static_cast<const std::uint32_t*>(positions.const_data_ptr());
+    const auto* at = data_of<const std::uint32_t>(positions);
     std::int64_t left = positions.numel();
     for (std::size_t i = 0; i < count; ++i) {
         const std::int64_t here = counts.empty() ? -1 : counts[i];
@@ -50,7 +50,7 @@ Tensor encode_bucket(std::int64_t plan, Tensor gradients, std::vector<std::int64
     const std::size_t count = pieces.size();
     STD_TORCH_CHECK(limits.size() == count && states.size() == count, "limits and states must have ", count, " items");
     const Dtype dtype = dtype_of(gradients, "gradients");
-    const auto* const elements = static_cast<const std::uint8_t*>(gradients.const_data_ptr());
+    const auto* const elements = data_of<const std::uint8_t>(gradients);
     const auto itemsize = static_cast<std::uint64_t>(gradients.element_size());
     std::uint64_t room = 0, most = 0;
     for (const std::int64_t limit : limits) {
@@ -59,12 +59,12 @@ Tensor encode_bucket(std::int64_t plan, Tensor gradients, std::vector<std::int64
         most += static_cast<std::uint64_t>(limit);
     }
     check_bytes(out, "out", device);
-    auto* const final = static_cast<std::uint8_t*>(out.mutable_data_ptr());
+    auto* const final = data_of<std::uint8_t>(out);
     STD_TORCH_CHECK(static_cast<std::uint64_t>(out.numel()) >= most, "out must have ", most, " bytes, got ", out.numel());
     STD_TORCH_CHECK(reinterpret_cast<std::uintptr_t>(final) % frame_align == 0, "out must begin at a multiple of ", frame_align, " bytes");
     // One frame is written where it is to be.
     const Tensor frames = count > 1 ? device_bytes(room, gradients) : out;
-    auto* at = static_cast<std::uint8_t*>(frames.mutable_data_ptr());
+    auto* at = data_of<std::uint8_t>(frames);
     for (std::size_t i = 0; i < count; ++i) {
         Piece& piece = pieces[i];
         const std::int64_t start = planned->starts[i];
@@ -82,12 +82,11 @@ Tensor encode_bucket(std::int64_t plan, Tensor gradients, std::vector<std::int64
     const Tensor there = uploaded(pieces, gradients);
     // All memory is taken before the first launch: without it states are as before.
     Tensor table = torch::stable::new_empty(gradients, {static_cast<std::int64_t>(count), outcome_columns}, ScalarType::Long);
-    const auto* const all = static_cast<const Piece*>(there.const_data_ptr());
-    auto* const selections = static_cast<Selection*>(planned->selections.mutable_data_ptr());
-    auto* const outcomes = static_cast<std::int64_t*>(table.mutable_data_ptr());
-    check(launch_encode(planned->plan, all, selections,
-                        {planned->select_table.mutable_data_ptr(), planned->write_table.mutable_data_ptr(),
-                         static_cast<std::uint8_t*>(scratch.mutable_data_ptr()) + planned->write_at()},
+    const auto* const all = data_of<const Piece>(there);
+    auto* const outcomes = data_of<std::int64_t>(table);
+    check(launch_encode(planned->plan, all, data_of<Selection>(planned->selections),
+                        {data_of<void>(planned->select_table), data_of<void>(planned->write_table),
+                         data_of<std::uint8_t>(scratch) + planned->plan.select.scratch_bytes},
                         static_cast<float>(divisor), planned->plan.may_exceed(pieces.data()), outcomes, stream));
     if (count > 1) check(launch_gather(all, static_cast<unsigned>(count), most, final, outcomes, stream));
     return table;
@@ -102,21 +101,14 @@ void rollback_bucket(Tensor pieces, std::vector<Tensor> states) {
     const DeviceGuard guard(device);
     for (std::size_t i = 0; i < all.size(); ++i) attach(all[i], states[i], device);
     const Tensor there = uploaded(all, states[0]);
-    check(launch_rollback(static_cast<const Piece*>(there.const_data_ptr()), static_cast<unsigned>(all.size()), stream_of(device)));
+    check(launch_rollback(data_of<const Piece>(there), static_cast<unsigned>(all.size()), stream_of(device)));
 }
+
+GRADWIRE_OPERATOR(GRADWIRE_KERNELS, encode_bucket,
+                  "(int plan, Tensor gradients, int[] limits, Tensor(a!)[] states, float divisor, Tensor(b!) out, "
+                  "Tensor(c!) scratch, Tensor positions, int[] supports) -> Tensor")
+GRADWIRE_OPERATOR(GRADWIRE_KERNELS, rollback_bucket, "(Tensor pieces, Tensor(a!)[] states) -> ()")
 
 }  // namespace
 
 }  // namespace gradwire::ops
-
-GRADWIRE_SCHEMAS(m) {
-    m.def(
-        "encode_bucket(int plan, Tensor gradients, int[] limits, Tensor(a!)[] states, float divisor, Tensor(b!) out, "
-        "Tensor(c!) scratch, Tensor positions, int[] supports) -> Tensor");
-    m.def("rollback_bucket(Tensor pieces, Tensor(a!)[] states) -> ()");
-}
-
-GRADWIRE_KERNELS(m) {
-    m.impl("encode_bucket", TORCH_BOX(&gradwire::ops::encode_bucket));
-    m.impl("rollback_bucket", TORCH_BOX(&gradwire::ops::rollback_bucket));
-}

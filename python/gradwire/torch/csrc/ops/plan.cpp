@@ -5,8 +5,6 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "bucket/complete.h"
-
 namespace gradwire::ops {
 
 namespace {
@@ -29,15 +27,14 @@ Planned made(std::vector<Piece> pieces, std::vector<std::int64_t> starts, const 
     check(select_blocks(device < 0 ? 0 : device, blocks));
     const std::size_t count = pieces.size();
     EncodePlan plan = plan_encode(pieces.data(), static_cast<unsigned>(count), blocks);
-    const std::uint64_t lasting = plan.select.kept_bytes();
+    const std::uint64_t lasting = plan.select.kept_bytes;
     const Tensor kept = device_bytes(lasting, like);
     if (lasting > 0) check(cudaMemsetAsync(kept.mutable_data_ptr(), 0, lasting, stream_of(device)));
     const Tensor table = pinned_bytes(plan.write.table_bytes());
     plan.write.fill_table(table.mutable_data_ptr());
-    const std::uint64_t select_bytes = plan.select.table_bytes();
-    return {std::move(pieces), std::move(starts), std::move(plan), device, kept,
-            device_bytes(select_bytes, like), torch::stable::to(table, like.device(), true),
-            device_bytes(count * sizeof(Selection), like), nullptr};
+    const Tensor select_table = device_bytes(plan.select.table_bytes(), like);
+    return {std::move(pieces), std::move(starts), std::move(plan), device, kept, select_table,
+            torch::stable::to(table, like.device(), true), device_bytes(count * sizeof(Selection), like), nullptr};
 }
 
 // Plans the encodes of parameters that begin at `starts` in tensors of the dtype and the device of `like`.
@@ -91,6 +88,11 @@ Tensor complete_pieces(Tensor pieces) {
     return out;
 }
 
+GRADWIRE_OPERATOR(GRADWIRE_HOST_FUNCTIONS, complete_pieces, "(Tensor pieces) -> Tensor")
+GRADWIRE_OPERATOR(GRADWIRE_KERNELS, encode_plan, "(Tensor pieces, int[] starts, Tensor like) -> int")
+GRADWIRE_OPERATOR(GRADWIRE_HOST_FUNCTIONS, encode_room, "(int plan, int[] supports) -> int")
+GRADWIRE_OPERATOR(GRADWIRE_HOST_FUNCTIONS, encode_forget, "(int plan) -> ()")
+
 }  // namespace
 
 std::shared_ptr<Planned> planned_at(std::int64_t number) {
@@ -115,18 +117,3 @@ void place(Planned& planned, const Tensor& scratch) {
 }
 
 }  // namespace gradwire::ops
-
-GRADWIRE_SCHEMAS(m) {
-    m.def("complete_pieces(Tensor pieces) -> Tensor");
-    m.def("encode_plan(Tensor pieces, int[] starts, Tensor like) -> int");
-    m.def("encode_room(int plan, int[] supports) -> int");
-    m.def("encode_forget(int plan) -> ()");
-}
-
-GRADWIRE_HOST_FUNCTIONS(m) {
-    m.impl("complete_pieces", TORCH_BOX(&gradwire::ops::complete_pieces));
-    m.impl("encode_room", TORCH_BOX(&gradwire::ops::encode_room));
-    m.impl("encode_forget", TORCH_BOX(&gradwire::ops::encode_forget));
-}
-
-GRADWIRE_KERNELS(m) { m.impl("encode_plan", TORCH_BOX(&gradwire::ops::encode_plan)); }

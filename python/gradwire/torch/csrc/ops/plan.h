@@ -17,9 +17,8 @@ struct __attribute__((visibility("hidden"))) Planned {
     Tensor kept, select_table, write_table, selections;
     const void* scratch;  // the memory that the table points to, which calls may share
 
-    std::uint64_t scratch_bytes() const { return write_at() + plan.write.scratch_bytes(); }
-    // Where in that the frames' part begins.
-    std::uint64_t write_at() const { return aligned(plan.select.scratch_bytes(), buffer_align); }
+    // That of the selection comes first.
+    std::uint64_t scratch_bytes() const { return plan.select.scratch_bytes + plan.write.scratch_bytes(); }
 };
 
 // The plan of a number; a call that has it works on though it is forgotten meanwhile.

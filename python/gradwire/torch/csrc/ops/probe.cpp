@@ -15,10 +15,8 @@ void probe(Tensor like) {
     check(launch_probe(stream_of(device)));
 }
 
+GRADWIRE_OPERATOR(GRADWIRE_KERNELS, probe, "(Tensor like) -> ()")
+
 }  // namespace
 
 }  // namespace gradwire::ops
-
-GRADWIRE_SCHEMAS(m) { m.def("probe(Tensor like) -> ()"); }
-
-GRADWIRE_KERNELS(m) { m.impl("probe", TORCH_BOX(&gradwire::ops::probe)); }

@@ -1,5 +1,4 @@
 // gradwire::write_front and gradwire::decode_slots: what goes between ranks, without the host.
-#include "bucket/gather.h"
 #include "bucket/slot.h"
 #include "ops/reading.h"
 
@@ -15,7 +14,7 @@ void copy_words(const std::vector<std::int64_t>& from, std::uint64_t (&to)[Count
 
 std::uint8_t* words_of(const Tensor& tensor, const char* name, std::uint64_t nbytes, int device) {
     check_bytes(tensor, name, device);
-    auto* const at = static_cast<std::uint8_t*>(tensor.mutable_data_ptr());
+    auto* const at = data_of<std::uint8_t>(tensor);
     STD_TORCH_CHECK(static_cast<std::uint64_t>(tensor.numel()) >= nbytes, name, " must have ", nbytes, " bytes, got ", tensor.numel());
     STD_TORCH_CHECK(reinterpret_cast<std::uintptr_t>(at) % 8 == 0, name, " must begin at a multiple of 8 bytes");
     return at;
@@ -41,7 +40,7 @@ void write_slot(Tensor slot, Tensor table, Tensor values, Tensor facts, Tensor t
     front.slot = words_of(slot, "slot", front.nbytes, device);
     check_there(table, "table", device);
     STD_TORCH_CHECK(table.scalar_type() == ScalarType::Long && table.numel() % outcome_columns == 0, "table must be one of encodes");
-    front.table = static_cast<const std::int64_t*>(table.const_data_ptr());
+    front.table = data_of<const std::int64_t>(table);
     front.frames = static_cast<std::uint32_t>(table.numel() / outcome_columns);
     STD_TORCH_CHECK(dense >= 0, "dense must not be negative, got ", dense);
     front.dense = static_cast<std::uint32_t>(dense);
@@ -51,12 +50,12 @@ void write_slot(Tensor slot, Tensor table, Tensor values, Tensor facts, Tensor t
     front.facts = {known, known + texts, known + texts + front.dense + 1, reinterpret_cast<std::uint8_t*>(known + words)};
     check_there(total, "total", device);
     STD_TORCH_CHECK(total.numel() == 0 || total.scalar_type() == ScalarType::Long, "total must have dtype torch.int64");
-    front.total = total.numel() > 0 ? static_cast<const std::int64_t*>(total.const_data_ptr()) : nullptr;
+    front.total = total.numel() > 0 ? data_of<const std::int64_t>(total) : nullptr;
     front.rank = static_cast<std::int32_t>(rank);
     front.tells_zero = tells_zero;
     check_there(values, "values", device);
     const Tensor found = device_bytes(16 * std::uint64_t{front.dense}, slot);
-    front.found = static_cast<unsigned long long*>(found.mutable_data_ptr());
+    front.found = data_of<unsigned long long>(found);
     check(write_front(front, values.const_data_ptr(), dtype_of(values, "values"), static_cast<std::uint64_t>(values.numel()),
                       stream_of(device)));
 }
@@ -98,24 +97,17 @@ Tensor decode_slots(Tensor out, Tensor data, std::vector<std::int64_t> ends, std
     reading.call.scale = scale;
     const cudaStream_t stream = stream_of(device);
     check(locate_frames(slots, const_cast<FrameAt*>(reading.call.frames), reading.call.tensors, reading.call.ranks, stream));
-    check(decode(reading.call, reading.tiles_of_frames, reading.tiles_of_targets, stream));
+    check(decode(reading.call, stream));
     return reading.result;
 }
+
+GRADWIRE_OPERATOR(GRADWIRE_KERNELS, write_slot,
+                  "(Tensor(a!) slot, Tensor table, Tensor values, Tensor facts, Tensor total, int[] header, int[] places, "
+                  "int dense, int rank, bool tells_zero) -> ()")
+GRADWIRE_OPERATOR(GRADWIRE_KERNELS, decode_slots,
+                  "(Tensor(a!) out, Tensor data, int[] ends, int[] limits, int[] places, int[] header, int ranks, int into, "
+                  "float scale, bool seeded) -> Tensor")
 
 }  // namespace
 
 }  // namespace gradwire::ops
-
-GRADWIRE_SCHEMAS(m) {
-    m.def(
-        "write_slot(Tensor(a!) slot, Tensor table, Tensor values, Tensor facts, Tensor total, int[] header, int[] places, "
-        "int dense, int rank, bool tells_zero) -> ()");
-    m.def(
-        "decode_slots(Tensor(a!) out, Tensor data, int[] ends, int[] limits, int[] places, int[] header, int ranks, int into, "
-        "float scale, bool seeded) -> Tensor");
-}
-
-GRADWIRE_KERNELS(m) {
-    m.impl("write_slot", TORCH_BOX(&gradwire::ops::write_slot));
-    m.impl("decode_slots", TORCH_BOX(&gradwire::ops::decode_slots));
-}

@@ -10,20 +10,16 @@ namespace gradwire::ops {
 
 namespace {
 
-// Where the parts of a piece of memory of the device begin, each aligned.
-struct RoomPlan {
-    std::uint64_t used = 0;
-
-    std::uint64_t take(std::uint64_t bytes) {
-        const std::uint64_t at = used;
-        used += aligned(bytes, buffer_align);
-        return at;
-    }
-};
-
-template <class T>
-T* at(const Tensor& room, std::uint64_t offset) {
-    return reinterpret_cast<T*>(static_cast<std::uint8_t*>(room.mutable_data_ptr()) + offset);
+// Divides memory of the device, of which writing takes `scratch`; how many bytes it has.
+std::uint64_t divide(void* memory, std::size_t parts, std::int64_t entries, std::uint64_t longest, const WritePlan& plan,
+                     SplitCall& order, void*& scratch) {
+    Arena arena{memory};
+    order.selections = arena.take<Selection>(parts);
+    order.parts = arena.take<FramePart>(parts);
+    order.positions = arena.take<std::uint32_t>(static_cast<std::uint64_t>(entries));
+    order.slots = arena.take<std::uint8_t>(longest);
+    scratch = arena.take<std::uint8_t>(plan.scratch_bytes());
+    return arena.used;
 }
 
 // Cuts the frames of `data`, of `lens` bytes each one after another, which have so many entries in `counts`
@@ -79,41 +75,29 @@ std::tuple<Tensor, Tensor, Tensor> split_bucket(Tensor pieces, Tensor data, std:
     const WritePlan plan = plan_write(all.data(), most.data(), static_cast<unsigned>(all.size()));
     const Tensor host = pinned_bytes(plan.table_bytes());
     plan.fill_table(host.mutable_data_ptr());
-    RoomPlan room;
-    const std::uint64_t selections_at = room.take(all.size() * sizeof(Selection)), parts_at = room.take(all.size() * sizeof(FramePart));
-    const std::uint64_t positions_at = room.take(static_cast<std::uint64_t>(entries) * sizeof(std::uint32_t));
-    const std::uint64_t slots_at = room.take(longest), scratch_at = room.take(plan.scratch_bytes());
-    const Tensor memory = device_bytes(room.used, data), own = uploaded(all, data), where = uploaded(ranges, data);
-    const Tensor from = uploaded(firsts, data), tables = torch::stable::to(host, data.device(), true);
-    const Tensor out = device_bytes(longest, data);
+    const Tensor own = uploaded(all, data), where = uploaded(ranges, data), from = uploaded(firsts, data);
+    const Tensor tables = torch::stable::to(host, data.device(), true), out = device_bytes(longest, data);
     Tensor table = torch::stable::new_empty(data, {static_cast<std::int64_t>(all.size()), outcome_columns}, ScalarType::Long);
     Reading reading = reading_of(targets, data, starts, lens, 1, seeded);
     const cudaStream_t stream = stream_of(device);
     SplitCall order;
-    order.ranges = at<const FrameRange>(where, 0);
+    void* scratch;
+    const Tensor memory = device_bytes(divide(nullptr, all.size(), entries, longest, plan, order, scratch), data);
+    divide(memory.mutable_data_ptr(), all.size(), entries, longest, plan, order, scratch);
+    order.ranges = data_of<const FrameRange>(where);
     order.count = static_cast<std::uint32_t>(count);
-    order.pieces = at<Piece>(own, 0);
-    order.selections = at<Selection>(memory, selections_at);
-    order.parts = at<FramePart>(memory, parts_at);
-    order.positions = at<std::uint32_t>(memory, positions_at);
-    order.firsts = at<const std::uint64_t>(from, 0);
-    order.slots = at<std::uint8_t>(memory, slots_at);
-    order.table = static_cast<std::int64_t*>(table.mutable_data_ptr());
-    check(split(reading.call, order, plan, tables.mutable_data_ptr(), at<void>(memory, scratch_at), reading.tiles_of_frames,
-                reading.tiles_of_targets, stream));
-    check(launch_gather(order.pieces, static_cast<unsigned>(all.size()), longest,
-                        static_cast<std::uint8_t*>(out.mutable_data_ptr()), order.table, stream));
+    order.pieces = data_of<Piece>(own);
+    order.firsts = data_of<const std::uint64_t>(from);
+    order.table = data_of<std::int64_t>(table);
+    check(split(reading.call, order, plan, tables.mutable_data_ptr(), scratch, stream));
+    check(launch_gather(order.pieces, static_cast<unsigned>(all.size()), longest, data_of<std::uint8_t>(out), order.table, stream));
     return {out, table, reading.result};
 }
+
+GRADWIRE_OPERATOR(GRADWIRE_KERNELS, split_bucket,
+                  "(Tensor pieces, Tensor data, int[] lens, int[] counts, int[] frames, int[] ends, bool seeded) "
+                  "-> (Tensor, Tensor, Tensor)")
 
 }  // namespace
 
 }  // namespace gradwire::ops
-
-GRADWIRE_SCHEMAS(m) {
-    m.def(
-        "split_bucket(Tensor pieces, Tensor data, int[] lens, int[] counts, int[] frames, int[] ends, bool seeded) "
-        "-> (Tensor, Tensor, Tensor)");
-}
-
-GRADWIRE_KERNELS(m) { m.impl("split_bucket", TORCH_BOX(&gradwire::ops::split_bucket)); }

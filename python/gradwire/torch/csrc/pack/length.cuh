@@ -2,7 +2,7 @@
 #pragma once
 
 #include "device/block.cuh"
-#include "pack/options.h"
+#include "bucket/piece.h"
 
 namespace gradwire {
 

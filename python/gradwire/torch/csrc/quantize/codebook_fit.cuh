@@ -6,6 +6,7 @@
 #pragma once
 
 #include "device/block.cuh"
+#include "device/segments.cuh"
 #include "quantize/power.cuh"
 
 namespace gradwire::codebook {
@@ -177,17 +178,11 @@ __device__ void fit(Room& room, unsigned n, unsigned magnitudes, Value value, fl
                     if (i == lane()) below = mean[i], above = mean[i + 1];
                 const double middle =
                     __dmul_rn(__dadd_rn(static_cast<double>(below), static_cast<double>(above)), 0.5);
-                unsigned low = 0, high = room.len;
-                while (low < high) {
-                    const unsigned at = low + (high - low) / 2;
+                room.ends[lane()] = partition_point(0u, room.len, [&](unsigned at) {
                     const double sum = __dsub_rn(room.sum[at + 1], room.sum[at]);
                     const double count = __dsub_rn(room.count[at + 1], room.count[at]);
-                    if (sum <= __dmul_rn(middle, count))
-                        low = at + 1;
-                    else
-                        high = at;
-                }
-                room.ends[lane()] = low;
+                    return sum <= __dmul_rn(middle, count);
+                });
             }
             __syncwarp();
         }

@@ -1,11 +1,11 @@
 // What the codes of a frame depend on besides a value and the scales of its group.
 //
-// Each quantizer has a file with a struct of two functions: `code` makes the code of a value, and
+// Each quantizer is a struct of two functions: `code` makes the code of a value, and
 // `value` what a reader makes of the code. `scales` are those of the entry's group.
 #pragma once
 
 #include "device/launch.cuh"
-#include "quantize/options.h"
+#include "bucket/piece.h"
 
 namespace gradwire {
 

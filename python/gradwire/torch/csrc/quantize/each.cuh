@@ -1,16 +1,12 @@
 // The registry of quantizers: calls a function object with the one of an id.
 #pragma once
 
-#include "quantize/bfloat16.cuh"
 #include "quantize/codebook.cuh"
 #include "quantize/exponent.cuh"
-#include "quantize/float16.cuh"
-#include "quantize/float32.cuh"
 #include "quantize/float8.cuh"
-#include "quantize/sign_scale.cuh"
-#include "quantize/ternary.cuh"
-#include "quantize/two_means.cuh"
-#include "quantize/uniform.cuh"
+#include "quantize/floats.cuh"
+#include "quantize/grid.cuh"
+#include "quantize/signs.cuh"
 
 namespace gradwire {
 

@@ -32,4 +32,29 @@ struct LevelGrid {
     }
 };
 
+// To the norm of a block: Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding",
+// NeurIPS 2017.
+struct Uniform {
+    static __device__ std::uint32_t code(const Coder& coder, const float* scales, std::uint32_t rank, float x) {
+        return LevelGrid(coder.quantize.bits).code(x, *scales, coder.key, rank);
+    }
+    static __device__ float value(const Coder& coder, const float* scales, std::uint32_t code) {
+        return LevelGrid(coder.quantize.bits).value(code, *scales);
+    }
+};
+
+// To one magnitude: Wen et al., "TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep Learning",
+// NeurIPS 2017.
+//
+// A code is zero, one for plus, or two for minus: the three of a grid is two here.
+struct Ternary {
+    static __device__ std::uint32_t code(const Coder& coder, const float* scales, std::uint32_t rank, float x) {
+        const std::uint32_t level = LevelGrid(2).code(x, *scales, coder.key, rank);
+        return level - (level >> 1);
+    }
+    static __device__ float value(const Coder&, const float* scales, std::uint32_t code) {
+        return LevelGrid(2).value(code + (code >> 1), *scales);
+    }
+};
+
 }  // namespace gradwire

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "device/launch.cuh"
-#include "quantize/options.h"
+#include "bucket/piece.h"
 
 namespace gradwire {
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "fit/moments.h"
+#include "bucket/piece.h"
 
 namespace gradwire {
 

@@ -1,11 +1,20 @@
-// Reads of a whole tensor, a chunk of it by each block at a time.
+// Reads of a whole tensor, a chunk of it by each block at a time, and sums over them in the lanes and the tree of the
+// core.
+//
+// A chunk has sixteen lanes in float64, entry i goes to lane i % 16, and entries are added one after
+// the other; the lanes are added in a tree, and chunks in their order. Any other order would round
+// differently, and thresholds, and so frames, would differ from the core's.
 #pragma once
 
+#include "bucket/piece.h"
 #include "scan/rows.cuh"
-#include "scan/sums.cuh"
+#include "scan/team.cuh"
 
 namespace gradwire {
 
+constexpr std::uint64_t chunk_entries = 65536;  // whose sums are added up before they join others
+constexpr unsigned tile_entries = 2048;         // between which products of mantissas are brought back
+constexpr unsigned lanes_of_sums = 16;
 constexpr unsigned team_warps = team_threads / warp_threads;
 constexpr unsigned rows_of_chunk = chunk_entries / row_entries;
 static_assert(tile_entries == step_entries * team_warps);
@@ -22,32 +31,34 @@ __device__ inline TileShared& tile_room() {
     return shared;
 }
 
-// The sums of a chunk, which one warp gathers tile by tile.
-struct ChunkSums {
-    ExceedanceLane exceedance;
+// Adds sixteen lanes, those of either half of a warp, into the first of each.
+__device__ inline double reduce_lanes(double value) {
+    for (unsigned width = lanes_of_sums / 2; width > 0; width /= 2) {
+        const double other = __shfl_down_sync(all_lanes, value, width);
+        if (lane() % lanes_of_sums < width) value += other;
+    }
+    return value;
+}
 
-    // What a tile has beyond the end is zero, and changes no sum.
-    __device__ void add(const TileShared& tile, const Request& request) {
-        if (warp() > 0) return;
-        const unsigned first = lane() % lanes_of_sums;
-        // Entries are loaded ahead of the additions, which wait for each other.
-#pragma unroll 8
-        for (unsigned i = 0; i < tile_entries; i += lanes_of_sums)
-            exceedance.add(tile.entries[first + i], request.location);
+// One lane of the sums of exceedances; the lower half of a warp adds them, the upper half squares.
+struct ExceedanceLane {
+    double sum = 0.0;
+    std::uint32_t count = 0;
+
+    __device__ void add(float value, float location) {
+        const float difference = fabsf(value) - location;
+        const bool above = difference > 0.0f;
+        const double excess = above ? static_cast<double>(difference) : 0.0;
+        count += above;
+        sum += lane() < lanes_of_sums ? excess : excess * excess;
     }
 
-    // Writes them down. All threads call.
-    __device__ void finish(std::uint64_t entries, Moments* part) const {
-        if (warp() > 0) return;
-        const double reduced = reduce_lanes(exceedance.sum);
-        std::uint32_t count = lane() < lanes_of_sums ? exceedance.count : 0;
-        count = warp_reduce(count, Sum{});
-        if (lane() == 0) {
-            part->sum = reduced;
-            part->count = count;
-            part->zeros = entries - count;
-        }
-        if (lane() == lanes_of_sums) part->sum_sq = reduced;
+    // Writes the sums of all lanes down. All threads of a warp call.
+    __device__ void finish(Moments& part) const {
+        const double reduced = reduce_lanes(sum);
+        const double squares = __shfl_sync(all_lanes, reduced, static_cast<int>(lanes_of_sums));
+        const std::uint32_t exceeding = warp_reduce(lane() < lanes_of_sums ? count : 0u, Sum{});
+        if (lane() == 0) part = {exceeding, reduced, squares};
     }
 };
 
@@ -99,7 +110,7 @@ __device__ ChunkFound read_tiles(const Desk& desk, const Chunk& chunk, Entries e
     TileShared& tile = tile_room();
     Seen seen{chunk.bound()};
     std::uint32_t marked = 0;
-    ChunkSums sums;
+    ExceedanceLane sums;
     for (std::uint64_t at = chunk.begin; at < chunk.end; at += tile_entries) {
         float values[entries_of_lane];
         const unsigned own = warp() * step_entries;
@@ -110,8 +121,14 @@ __device__ ChunkFound read_tiles(const Desk& desk, const Chunk& chunk, Entries e
 #pragma unroll
         for (unsigned i = 0; i < entries_of_lane; ++i) tile.entries[batch.at(i) - at] = values[i];
         __syncthreads();
-        sums.add(tile, chunk.request);
-        // Two warps take sums; for each row another one has time.
+        // One warp takes sums. Entries are loaded ahead of the additions, which wait for each other; what a tile has
+        // beyond the end is zero, and changes no sum.
+        if (warp() == 0) {
+#pragma unroll 8
+            for (unsigned i = 0; i < tile_entries; i += lanes_of_sums)
+                sums.add(tile.entries[lane() % lanes_of_sums + i], chunk.request.location);
+        }
+        // For each row another warp has time.
         const unsigned row = (warp() - 2) * row_entries;
         if (!chunk.request.above || warp() < 2 || row >= tile_entries || row >= chunk.end - at) continue;
         std::uint32_t word = 0;
@@ -121,33 +138,27 @@ __device__ ChunkFound read_tiles(const Desk& desk, const Chunk& chunk, Entries e
         }
         marked += keep_candidates(desk, at + row, word, [&](unsigned i) { return tile.entries[row + i]; });
     }
-    sums.finish(chunk.end - chunk.begin, desk.parts + chunk.number);
+    if (warp() == 0) sums.finish(desk.parts[chunk.number]);
     return found_by_warps(marked, seen.peak);
 }
 
-// Reads a chunk of any tensor.
-template <class Entries>
-__device__ ChunkFound read_chunk(const Desk& desk, const Chunk& chunk, Entries entries) {
-    const auto batch = [&](std::uint64_t begin) { return quads_of_lane(begin, chunk.end); };
+// Reads a chunk, and takes sums if those are asked for.
+template <class Entries, class MakeBatch>
+__device__ ChunkFound read_by(const Desk& desk, const Chunk& chunk, Entries entries, MakeBatch batch) {
     return chunk.request.located ? read_tiles(desk, chunk, entries, batch) : read_rows(desk, chunk, entries, batch);
 }
 
-// The same of one that `is_whole`, whose entries are aligned for four at a time.
+// The same of any tensor; with `whole_quads_of_lane` instead, the chunk `is_whole` and its entries are aligned.
 template <class Entries>
-__device__ ChunkFound read_whole_rows(const Desk& desk, const Chunk& chunk, Entries entries) {
-    return read_rows(desk, chunk, entries, whole_quads_of_lane);
-}
-
-template <class Entries>
-__device__ ChunkFound read_whole_tiles(const Desk& desk, const Chunk& chunk, Entries entries) {
-    return read_tiles(desk, chunk, entries, whole_quads_of_lane);
+__device__ ChunkFound read_chunk(const Desk& desk, const Chunk& chunk, Entries entries) {
+    return read_by(desk, chunk, entries, [&](std::uint64_t begin) { return quads_of_lane(begin, chunk.end); });
 }
 
 // Adds up what so many parts came to, in their order. All threads of one block call, for everyone.
 __device__ GRADWIRE_APART inline void add_parts(Desk& desk, std::uint64_t parts) {
     constexpr unsigned fields = 2;
     double(&staged)[fields][team_threads] = tile_room().parts;
-    std::uint64_t count = 0, zeros = 0;
+    std::uint64_t count = 0;
     double sum = 0.0;
     for (std::uint64_t at = 0; at < parts; at += team_threads) {
         const unsigned here = parts - at < team_threads ? static_cast<unsigned>(parts - at) : team_threads;
@@ -155,7 +166,6 @@ __device__ GRADWIRE_APART inline void add_parts(Desk& desk, std::uint64_t parts)
         if (threadIdx.x < here) {
             const Moments part = desk.parts[at + threadIdx.x];
             count += part.count;
-            zeros += part.zeros;
             staged[0][threadIdx.x] = part.sum;
             staged[1][threadIdx.x] = part.sum_sq;
         }
@@ -169,8 +179,7 @@ __device__ GRADWIRE_APART inline void add_parts(Desk& desk, std::uint64_t parts)
     __syncthreads();
     if (threadIdx.x < fields) staged[threadIdx.x][0] = sum;
     count = block_reduce<team_threads>(count, Sum{});
-    zeros = block_reduce<team_threads>(zeros, Sum{});
-    if (threadIdx.x == 0) desk.total = {count, zeros, staged[0][0], staged[1][0]};
+    if (threadIdx.x == 0) desk.total = {count, staged[0][0], staged[1][0]};
 }
 
 // The same of what a team has written before it met: one block adds up, and hands it on.
@@ -250,35 +259,6 @@ __device__ GRADWIRE_APART void list_candidates(const Team& team, const Desk& des
             });
         }
         __syncthreads();
-        before += here;
-    }
-    team.sync();
-}
-
-// Lists the marked entries, with `entry(position)` as their values.
-template <class Entry>
-__device__ GRADWIRE_APART void list_marked(const Team& team, const Desk& desk, std::uint64_t numel, List list,
-                            std::uint64_t before, Entry entry) {
-    const std::uint64_t chunks = pieces(numel, chunk_entries), words = pieces(numel, 32);
-    constexpr unsigned each = words_of_chunk / team_threads;
-    for (std::uint64_t chunk = team.first(chunks); chunk < team.last(chunks); ++chunk) {
-        const std::uint32_t here = desk.marked[chunk];
-        if (here == 0) continue;
-        const std::uint64_t first = chunk * words_of_chunk + threadIdx.x * each;
-        std::uint32_t mine = 0;
-        for (unsigned w = 0; w < each; ++w)
-            if (first + w < words) mine += __popc(desk.mask[first + w]);
-        std::uint64_t place = before + block_scan<team_threads>(mine).before;
-        for (unsigned w = 0; w < each && mine > 0; ++w) {
-            if (first + w >= words) break;
-            for (std::uint32_t left = desk.mask[first + w]; left != 0; left &= left - 1) {
-                const std::uint32_t at =
-                    static_cast<std::uint32_t>((first + w) * 32) + __ffs(static_cast<int>(left)) - 1;
-                list.positions[place] = at;
-                list.values[place] = entry(at);
-                ++place;
-            }
-        }
         before += here;
     }
     team.sync();

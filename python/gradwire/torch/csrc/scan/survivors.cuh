@@ -85,45 +85,40 @@ struct Survivors {
 
     // The sums of the exceedances over a location that a read gives, to the last bit, if these are
     // all entries that exceed it.
-    __device__ Moments tail_of(Team& team, float location, std::uint64_t numel) const;
-};
-
-__device__ GRADWIRE_APART inline Moments Survivors::tail_of(Team& team, float location, std::uint64_t numel) const {
-    const List from = list();
-    const std::uint64_t chunks = pieces(numel, chunk_entries);
-    team.sync();
-    // A warp for each chunk, a thread for each lane of sums.
-    const std::uint64_t warps = static_cast<std::uint64_t>(team.size) * team_warps;
-    for (std::uint64_t chunk = static_cast<std::uint64_t>(team.rank) * team_warps + warp(); chunk < chunks;
-         chunk += warps) {
-        const std::uint64_t begin = first_from(from.positions, count, chunk * chunk_entries);
-        const std::uint64_t end = first_from(from.positions, count, (chunk + 1) * chunk_entries);
-        ExceedanceLane sums;
-        for (std::uint64_t at = begin; at < end; at += warp_threads) {
-            const std::uint64_t i = at + lane();
-            const bool there = i < end;
-            const std::uint32_t position = there ? from.positions[i] : 0;
-            const float value = there ? from.values[i] : 0.0f;
-            // Which of these entries go to the lane of sums that this thread is.
-            unsigned mine = __ballot_sync(all_lanes, there);
-            for (unsigned bit = 1; bit < lanes_of_sums; bit *= 2) {
-                const unsigned set = __ballot_sync(all_lanes, position & bit);
-                mine &= lane() & bit ? set : ~set;
+    __device__ GRADWIRE_APART Moments tail_of(Team& team, float location, std::uint64_t numel) const {
+        const List from = list();
+        const std::uint64_t chunks = pieces(numel, chunk_entries);
+        team.sync();
+        // A warp for each chunk, a thread for each lane of sums.
+        const std::uint64_t warps = static_cast<std::uint64_t>(team.size) * team_warps;
+        for (std::uint64_t chunk = static_cast<std::uint64_t>(team.rank) * team_warps + warp(); chunk < chunks;
+             chunk += warps) {
+            const std::uint64_t begin = first_from(from.positions, count, chunk * chunk_entries);
+            const std::uint64_t end = first_from(from.positions, count, (chunk + 1) * chunk_entries);
+            ExceedanceLane sums;
+            for (std::uint64_t at = begin; at < end; at += warp_threads) {
+                const std::uint64_t i = at + lane();
+                const bool there = i < end;
+                const std::uint32_t position = there ? from.positions[i] : 0;
+                const float value = there ? from.values[i] : 0.0f;
+                // Which of these entries go to the lane of sums that this thread is.
+                unsigned mine = __ballot_sync(all_lanes, there);
+                for (unsigned bit = 1; bit < lanes_of_sums; bit *= 2) {
+                    const unsigned set = __ballot_sync(all_lanes, position & bit);
+                    mine &= lane() & bit ? set : ~set;
+                }
+                while (__any_sync(all_lanes, mine != 0)) {
+                    const int next = mine != 0 ? __ffs(static_cast<int>(mine)) - 1 : 0;
+                    const float given = __shfl_sync(all_lanes, value, next);
+                    if (mine != 0) sums.add(given, location);
+                    mine &= mine - 1;
+                }
             }
-            while (__any_sync(all_lanes, mine != 0)) {
-                const int next = mine != 0 ? __ffs(static_cast<int>(mine)) - 1 : 0;
-                const float given = __shfl_sync(all_lanes, value, next);
-                if (mine != 0) sums.add(given, location);
-                mine &= mine - 1;
-            }
+            sums.finish(desk->parts[chunk]);
         }
-        const double reduced = reduce_lanes(sums.sum);
-        const std::uint32_t found = warp_reduce(lane() < lanes_of_sums ? sums.count : 0u, Sum{});
-        const double squares = __shfl_sync(all_lanes, reduced, static_cast<int>(lanes_of_sums));
-        if (lane() == 0) desk->parts[chunk] = {found, 0, reduced, squares};
+        team.sync();
+        return total_of_parts(team, *desk, chunks);
     }
-    team.sync();
-    return total_of_parts(team, *desk, chunks);
-}
+};
 
 }  // namespace gradwire

@@ -3,7 +3,7 @@
 // A large tensor has many blocks, a small one shares a block with others. What follows is written for
 // all threads of a team at once: each goes the same way, because all that decides is the same in each.
 // Blocks of a team wait for each other, so that the launch must have all of its blocks resident: see
-// `launch_together`. Between a read by all blocks and the next write there is a `sync`, as between a
+// `Blocks::together`. Between a read by all blocks and the next write there is a `sync`, as between a
 // write and a read: a block may be a whole step behind the others.
 #pragma once
 

@@ -1,8 +1,7 @@
 // What there is to encode: a gradient, and what a memory adds to it.
 #pragma once
 
-#include "device/launch.cuh"
-#include "memory/dither.cuh"
+#include "device/block.cuh"
 #include "memory/rules.cuh"
 
 namespace gradwire {
@@ -24,6 +23,29 @@ __device__ inline std::uint32_t magnitude(float value) { return float_bits(value
 
 // The least bits that are not finite.
 constexpr std::uint32_t not_finite = 0x7f800000;
+
+// Entries that are not finite: how many, and the position of the first.
+struct NotFinite {
+    unsigned long long count = 0, first = ~0ull;
+
+    __device__ void add(std::uint32_t magnitude, std::uint64_t at) {
+        if (magnitude < not_finite) return;
+        ++count;
+        first = min(first, static_cast<unsigned long long>(at));
+    }
+    // Has thread 0 know of those of a whole block.
+    template <unsigned Threads>
+    __device__ void gather() {
+        count = block_reduce<Threads>(count, Sum{});
+        first = block_reduce<Threads>(first, Least{});
+        if (threadIdx.x != 0) count = 0;
+    }
+    __device__ void report(unsigned long long& counts, unsigned long long& firsts) const {
+        if (count == 0) return;
+        atomicAdd(&counts, count);
+        atomicMin(&firsts, first);
+    }
+};
 
 // float16 to float32, exact.
 __device__ inline float widen_f16(std::uint16_t half) {

@@ -56,12 +56,10 @@ __host__ __device__ inline TileGrid tile_grid(const Sparsify& options, std::uint
 __host__ __device__ inline std::uint64_t max_count(const Sparsify& options, std::uint64_t numel) {
     switch (options.kind) {
         case Sparsifier::topk:
-        case Sparsifier::random_k:
-            return target_of(options, numel);
+        case Sparsifier::random_k: return target_of(options, numel);
         case Sparsifier::sid:
             return options.banded ? band_count(target_of(options, numel), options.band_high, numel) : numel;
-        case Sparsifier::sampled_topk:
-            return share_of(options.ratio, numel);
+        case Sparsifier::sampled_topk: return share_of(options.ratio, numel);
         case Sparsifier::chunk_topk: {
             const std::uint64_t k = options.k, chunk = options.chunk;
             if (options.tile_rows == 0)
@@ -78,8 +76,7 @@ __host__ __device__ inline std::uint64_t max_count(const Sparsify& options, std:
                 }
             return total;
         }
-        default:
-            return numel;
+        default: return numel;
     }
 }
 

@@ -21,6 +21,19 @@ __device__ inline std::uint32_t sampled_bits(float value) {
     return bits >= not_finite ? 0 : bits;
 }
 
+// The `rank`-th largest magnitude of a sample, whose entries are at `place(j)`.
+template <class Entry, class Place>
+__device__ float sampled_magnitude(Team& team, Desk& desk, std::uint64_t count, std::uint64_t rank, Entry entry, Place place) {
+    std::uint32_t* const keys = desk.lists[0].positions;
+    team.sync();
+    for (std::uint64_t j = team.first(count) + threadIdx.x; j < team.last(count); j += team_threads)
+        keys[j] = sampled_bits(entry(place(j)));
+    team.sync();
+    const Kth kth = kth_largest(team, count, rank, [keys](std::uint64_t j) { return keys[j]; });
+    team.sync();
+    return float_of(kth.bits);
+}
+
 // A magnitude that an estimated `wanted` of the entries exceed.
 template <class Entry>
 __device__ GRADWIRE_APART float magnitude_above(Team& team, Desk& desk, std::uint64_t numel, double wanted, Entry entry) {
@@ -29,15 +42,8 @@ __device__ GRADWIRE_APART float magnitude_above(Team& team, Desk& desk, std::uin
     const double estimate = ceil(wanted / static_cast<double>(interval));
     const double rank = estimate > 4.0 ? estimate : 4.0;
     if (looked_at == 0 || rank >= static_cast<double>(looked_at)) return 0.0f;
-    std::uint32_t* const keys = desk.lists[0].positions;
-    team.sync();
-    for (std::uint64_t j = team.first(looked_at) + threadIdx.x; j < team.last(looked_at); j += team_threads)
-        keys[j] = sampled_bits(entry(j * interval + jitter(j, interval)));
-    team.sync();
-    const Kth kth = kth_largest(team, looked_at, static_cast<std::uint64_t>(rank) + 1,
-                                [keys](std::uint64_t j) { return keys[j]; });
-    team.sync();
-    return float_of(kth.bits);
+    return sampled_magnitude(team, desk, looked_at, static_cast<std::uint64_t>(rank) + 1, entry,
+                             [=](std::uint64_t j) { return j * interval + jitter(j, interval); });
 }
 
 }  // namespace gradwire

@@ -29,16 +29,10 @@ __device__ float sampled_threshold(Team& team, Desk& desk, const Sparsify& optio
     if (plan.samples == 0) return 0.0f;
     const bool strided = options.strided || plan.samples == numel;
     const std::uint64_t start = static_cast<std::uint64_t>(key_bits(key, 0)) * plan.stride >> 32;
-    std::uint32_t* const keys = desk.lists[0].positions;
-    team.sync();
-    for (std::uint64_t j = team.first(plan.samples) + threadIdx.x; j < team.last(plan.samples); j += team_threads) {
+    return sampled_magnitude(team, desk, plan.samples, plan.above, entry, [=](std::uint64_t j) {
         const std::uint64_t drawn = static_cast<std::uint64_t>(key_bits(key, static_cast<std::uint32_t>(j))) * numel >> 32;
-        keys[j] = sampled_bits(entry(strided ? start + j * plan.stride : drawn));
-    }
-    team.sync();
-    const Kth kth = kth_largest(team, plan.samples, plan.above, [keys](std::uint64_t j) { return keys[j]; });
-    team.sync();
-    return float_of(kth.bits);
+        return strided ? start + j * plan.stride : drawn;
+    });
 }
 
 template <class Entry>

@@ -36,8 +36,7 @@ struct WrittenEntry {
     __device__ ChunkFound read_chunk(const Desk& desk, const Chunk& chunk) const {
         if (!tensor.are_written() || !chunk.is_whole() || !is_aligned(tensor.next, sizeof(float)))
             return gradwire::read_chunk(desk, chunk, *this);
-        const WrittenSums sums{static_cast<const float*>(tensor.next)};
-        return chunk.request.located ? read_whole_tiles(desk, chunk, sums) : read_whole_rows(desk, chunk, sums);
+        return read_by(desk, chunk, WrittenSums{static_cast<const float*>(tensor.next)}, whole_quads_of_lane);
     }
 };
 

@@ -7,13 +7,14 @@ use super::*;
 #[test]
 fn a_state_is_undone_left_alone_by_errors_and_saved_to_the_last_bit() {
     let n = 2000;
+    let steps: Vec<_> = (0..5).map(|seed| gradient(n, seed)).collect();
     for memory in Memory::examples() {
         for codec in [codecs(memory), scaled_codecs(memory)].concat() {
             let mut state = codec.init_state(n).unwrap();
             assert!(state.rollback().is_err());
-            encode(&codec, &gradient(n, 1), &mut state);
+            encode(&codec, &steps[1], &mut state);
             let before = contents(&state);
-            let first = encode(&codec, &gradient(n, 2), &mut state);
+            let first = encode(&codec, &steps[2], &mut state);
             let after = contents(&state);
             state.rollback().unwrap();
             assert_eq!(contents(&state), before, "{codec:?}");
@@ -21,20 +22,19 @@ fn a_state_is_undone_left_alone_by_errors_and_saved_to_the_last_bit() {
             // What draws its entries, and keeps nothing, looks at what it sends alone.
             let looks = !codec.sparsifier().is_drawn() || memory != Memory::None;
             for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY].into_iter().filter(|_| looks) {
-                let mut x = gradient(n, 3);
+                let mut x = steps[3].clone();
                 (x[1500], x[77]) = (bad, bad);
                 let (result, _) = attempt(&codec, Input::F32(&x), &mut state, None);
                 assert_eq!(result, Err(Error::NonFinite { count: 2, first: 77 }), "{codec:?}");
                 assert_eq!(contents(&state), before, "{codec:?}");
                 assert!(state.rollback().is_err());
             }
-            assert_eq!(encode(&codec, &gradient(n, 2), &mut state), first, "{codec:?}");
+            assert_eq!(encode(&codec, &steps[2], &mut state), first, "{codec:?}");
             assert_eq!(contents(&state), after, "{codec:?}");
             let mut restored = saved(&codec, &state);
-            for step in 3..5 {
-                let x = gradient(n, step);
-                let frame = encode(&codec, &x, &mut state);
-                assert_eq!(encode(&codec, &x, &mut restored), frame, "{codec:?}");
+            for x in &steps[3..] {
+                let frame = encode(&codec, x, &mut state);
+                assert_eq!(encode(&codec, x, &mut restored), frame, "{codec:?}");
                 assert_eq!(contents(&restored), contents(&state), "{codec:?}");
             }
             state.reset();
@@ -69,18 +69,18 @@ fn an_encode_with_another_ratio_that_fails_or_is_undone_leaves_nothing_behind() 
 }
 
 /// Short tensors of every codec, and long ones, which threads share unevenly: groups of no, some and
-/// all entries, whose ends and those of chunks differ. Each memory has every fifth of those.
+/// all entries, whose ends and those of chunks differ. Each memory has one in eight of those.
 #[test]
 fn bytes_and_memory_agree_on_every_level_and_thread_count() {
+    let lengths = [130, 7 * CHUNK + 1, 6 * CHUNK + 120];
+    let steps = lengths.map(|n| [gradient(n, 0), gradient(n, 1)]);
     for (at, memory) in Memory::examples().into_iter().enumerate() {
-        let fifth = |codecs: Vec<Codec>| codecs.into_iter().skip(at % 5).step_by(5).collect();
-        let dense = fifth(compose(&[Sparsifier::All], &Quantizer::examples(), memory));
-        let selected = fifth(compose(&sparsifiers(), &[Quantizer::BFloat16], memory));
-        let short = codecs(memory);
-        for (n, codecs) in [(130, short), (7 * CHUNK + 1, dense), (6 * CHUNK + 120, selected)] {
-            let steps: Vec<_> = (0..2).map(|step| gradient(n, step)).collect();
+        let some = |codecs: Vec<Codec>| codecs.into_iter().skip(at % 8).step_by(8).collect();
+        let dense = some(compose(&[Sparsifier::All], &Quantizer::examples(), memory));
+        let selected = some(compose(&sparsifiers(), &[Quantizer::BFloat16], memory));
+        for (steps, codecs) in steps.iter().zip([codecs(memory), dense, selected]) {
             for (shift, codec) in codecs.iter().enumerate() {
-                on_every_level(codec, [1, 3, 7], shift, |workspace| run(codec, &steps, workspace));
+                on_every_level(codec, [1, 3, 7], shift, |workspace| run(codec, steps, workspace));
             }
         }
     }

@@ -27,6 +27,7 @@ fn steps(n: usize) -> Vec<Vec<f32>> {
 fn the_frame_is_that_of_gradient_and_memory_put_together() {
     // Whatever a selection reads again, it must see the sums, not what was written of them.
     let n = 60_000;
+    let steps = steps(n);
     // AdaComp looks at the gradient by itself, too.
     let of_sums = |sparsifier: &Sparsifier| !matches!(sparsifier, Sparsifier::BinMax(_));
     let of_sums: Vec<_> = sparsifiers().into_iter().filter(of_sums).collect();
@@ -35,10 +36,10 @@ fn the_frame_is_that_of_gradient_and_memory_put_together() {
             let plain = Codec { memory: Memory::None, ..codec };
             let (mut state, mut other) =
                 (codec.init_state(n).unwrap(), plain.init_state(n).unwrap());
-            for x in steps(n) {
+            for x in &steps {
                 let (mut sum, mut workspace) = (vec![0.0; n], Workspace::default());
-                codec.preview(Input::F32(&x), &state, &mut workspace, &mut sum).unwrap();
-                assert_eq!(encode(&codec, &x, &mut state), encode(&plain, &sum, &mut other));
+                codec.preview(Input::F32(x), &state, &mut workspace, &mut sum).unwrap();
+                assert_eq!(encode(&codec, x, &mut state), encode(&plain, &sum, &mut other));
             }
         }
     }
@@ -124,16 +125,16 @@ fn tensors_that_are_streamed_give_what_small_pieces_give() {
 #[test]
 fn low_pass_follows_its_rule_in_every_entry() {
     let n = 5000;
+    let steps: Vec<_> = (10..14).map(|seed| gradient(n, seed)).collect();
     for beta in [0.1f32, 0.3, 0.7, 1.0] {
         for codec in codecs(low_pass(beta)) {
             let mut state = codec.init_state(n).unwrap();
             let mut oracle = reference::LowPass::new(f64::from(beta), n);
-            for step in 0..4 {
-                let x = gradient(n, 10 + step);
+            for x in &steps {
                 let before = state.residual().unwrap().to_vec();
-                let (frame, _) = encode(&codec, &x, &mut state);
+                let (frame, _) = encode(&codec, x, &mut state);
                 let (sent, at) = (decode(&frame, n), positions(&frame));
-                oracle.step(&x, &sent);
+                oracle.step(x, &sent);
                 let mut selected = vec![codec.sparsifier() == Sparsifier::All; n];
                 for i in at {
                     selected[i as usize] = true;
@@ -162,10 +163,11 @@ fn low_pass_follows_its_rule_in_every_entry() {
 #[test]
 fn a_low_pass_that_takes_in_everything_is_the_residual() {
     let n = 5000;
+    let steps = steps(n);
     for (filter, residual) in codecs(low_pass(1.0)).iter().zip(&codecs(FEEDBACK)) {
         let (mut a, mut b) = (filter.init_state(n).unwrap(), residual.init_state(n).unwrap());
-        for x in steps(n) {
-            assert_eq!(encode(filter, &x, &mut a), encode(residual, &x, &mut b));
+        for x in &steps {
+            assert_eq!(encode(filter, x, &mut a), encode(residual, x, &mut b));
             assert_eq!(contents(&a), contents(&b), "{filter:?}");
         }
     }
@@ -174,6 +176,7 @@ fn a_low_pass_that_takes_in_everything_is_the_residual() {
 #[test]
 fn momentum_follows_the_equations_over_many_steps() {
     let n = 700;
+    let steps: Vec<_> = (50..70).map(|seed| gradient(n, seed)).collect();
     for correction in corrections() {
         for codec in codecs(Memory::MomentumCorrection(correction)) {
             let mut state = codec.init_state(n).unwrap();
@@ -186,14 +189,13 @@ fn momentum_follows_the_equations_over_many_steps() {
                 momentum: vec![0.0; n],
                 velocity: vec![0.0; n],
             };
-            for step in 0..20 {
-                let x = gradient(n, 50 + step);
-                let (frame, _) = encode(&codec, &x, &mut state);
+            for x in &steps {
+                let (frame, _) = encode(&codec, x, &mut state);
                 let mut at = positions(&frame);
                 if codec.sparsifier() == Sparsifier::All {
                     at = (0..n as u32).collect();
                 }
-                oracle.step(&x, &at, &decode(&frame, n));
+                oracle.step(x, &at, &decode(&frame, n));
                 let (u, v) = (state.momentum().unwrap(), state.residual().unwrap());
                 for i in 0..n {
                     assert!((f64::from(u[i]) - oracle.momentum[i]).abs() < 1e-4, "{codec:?} {i}");

@@ -1,14 +1,21 @@
-// Writes all of a frame but its checksum, a block for each tile of its entries.
-#pragma once
-
-#include "frame/writing.cuh"
+// Writes the frames of a bucket: three launches, whatever the number of tensors.
+//
+// | launch | a block | what it does |
+// |---|---|---|
+// | prepare | a tile of entries | what the choice of a coding depends on; the last of a frame plans it |
+// | | a chunk of a group, a tile | scales of groups that no tile holds; zeros |
+// | code | a tile | positions, scales of the groups that it holds, codes, header |
+// | seal | a part of the bytes | the checksum; the last block of all ends the bucket |
+#include "device/probe.h"
+#include "frame/prepare.cuh"
+#include "frame/seal.cuh"
 #include "quantize/codebook_fit.cuh"
-#include "quantize/fit.cuh"
 
 namespace gradwire {
 
+namespace {
+
 constexpr unsigned code_blocks = 4;  // of a multiprocessor, so that memory has enough to do
-constexpr std::uint64_t most_far_scales = 1 << 20;  // at once, so that their bits can be counted
 
 struct CodeShared {
     Fields<most_tile> fields;
@@ -17,8 +24,8 @@ struct CodeShared {
 };
 
 // Fits the scales of the groups of a tile, whose values are in `fields`.
-__device__ inline void fit_tile(const Piece& piece, const Selection& selection, Groups groups, unsigned n,
-                                CodeShared& shared) {
+__device__ void fit_tile(const Piece& piece, const Selection& selection, Groups groups, unsigned n,
+                         CodeShared& shared) {
     const unsigned number = static_cast<unsigned>(pieces(n, groups.size));
     const auto value = [&](unsigned i) { return __uint_as_float(shared.fields[i]); };
     const Basis basis = basis_of(piece.quantize);
@@ -48,7 +55,6 @@ __device__ inline void fit_tile(const Piece& piece, const Selection& selection, 
 
 // Loads the values of a tile, many at a time, into `fields`; the bits of the largest magnitude that the
 // warp has seen.
-template <class Entries>
 __device__ std::uint32_t load_tile(Entries& entries, const Tile& tile, CodeShared& shared) {
     constexpr unsigned at_once = 8;
     std::uint32_t peak = 0;
@@ -67,31 +73,38 @@ __device__ std::uint32_t load_tile(Entries& entries, const Tile& tile, CodeShare
 }
 
 // Tells what of a dense tile that this thread has loaded is not finite.
-__device__ inline void count_not_finite(const Tile& tile, const CodeShared& shared, Selection& selection) {
-    unsigned long long count = 0, first = ~0ull;
+__device__ void count_not_finite(const Tile& tile, const CodeShared& shared, Selection& selection) {
+    NotFinite bad;
     for (unsigned i = threadIdx.x; i < tile.n; i += write_threads)
-        if ((shared.fields[i] & magnitude_bits) >= not_finite) {
-            ++count;
-            first = min(first, static_cast<unsigned long long>(tile.begin + i));
-        }
-    if (count == 0) return;
-    atomicAdd(reinterpret_cast<unsigned long long*>(&selection.bad_count), count);
-    atomicMin(reinterpret_cast<unsigned long long*>(&selection.bad_first), first);
+        bad.add(shared.fields[i] & magnitude_bits, tile.begin + i);
+    bad.report(reinterpret_cast<unsigned long long&>(selection.bad_count),
+               reinterpret_cast<unsigned long long&>(selection.bad_first));
 }
 
-// Writes all of a frame but its checksum.
-//
-// `Entries` is made of what the bucket shares, the number of the piece, the piece and its selection.
-// `read(batch, values)` gives the values of entries, always the same, also if they were read before; and
-// `settle(position, value, decoded)` is called once for each, after its last `read`. `finish()` is
-// called by each thread in the end. For `end` see seal.cuh.
+// First blocks measure, the next ones sum up, and clear, as soon as what they wait for is there.
+struct Shares {
+    std::uint64_t measures, fits, clears;
+};
+
+__global__ void prepare_frames(Writing writing, Shares shares) {
+    GRADWIRE_SHARED(FitShared, shared);
+    std::uint64_t share = take_ticket(&writing.turns->ticket);
+    if (share < shares.measures) {
+        // Where nothing is measured, a block for each frame.
+        measure_tile<fit_threads>(writing, shares.measures == writing.frames ? writing.tiles[share] : share);
+    } else if ((share -= shares.measures) < shares.fits) {
+        fit_chunk(writing, share, shared);
+    } else {
+        clear_share(writing, share - shares.fits);
+    }
+}
+
+// Writes all of a frame but its checksum, a block for each tile of its entries.
 //
 // The values of a dense frame need not be looked at before. Its `selection.peak` is raised to the
 // largest magnitude; if that is not finite, `bad_count` and `bad_first` tell how many are not, and
 // what was written means nothing.
-template <class Entries>
-__global__ void __launch_bounds__(write_threads, code_blocks)
-    code_tiles(Writing writing, typename Entries::Bucket bucket) {
+__global__ void __launch_bounds__(write_threads, code_blocks) code_tiles(Writing writing) {
     GRADWIRE_SHARED(CodeShared, shared);
     const Tile tile = tile_of(writing, blockIdx.x);
     const Piece& piece = writing.pieces[tile.frame];
@@ -99,54 +112,26 @@ __global__ void __launch_bounds__(write_threads, code_blocks)
     const FrameShape& shape = writing.shapes[tile.frame];
     FrameState& state = writing.states[tile.frame];
     if (state.nbytes == 0) return;
-    const bool dense = is_dense(piece);
-    const Edges edges = edges_of(piece, state);
-    const Coded coded = state.coded;
-    const auto numel = static_cast<std::uint32_t>(piece.numel);
-    const std::uint64_t count = selection.count, values_at = header_len + coded.len;
-    const IndexSection section{piece.frame,   header_len,  coded, piece.pattern, selection.selection_key,
-                               piece.numel, count,       edges};
-    if (tile.number == 0) {
-        // What was divided is float32.
-        const Dtype dtype = selection.divisor == 1.0f ? piece.dtype : Dtype::f32;
-        const Header header{dtype, coded, state.exponent, count, value_len(piece.quantize, numel, count)};
-        if (threadIdx.x < header_words)
-            reinterpret_cast<std::uint32_t*>(piece.frame)[threadIdx.x] = header_word(piece, header, threadIdx.x);
-        if (threadIdx.x == 0) write_index_prologue(section);
-    }
-    if (count == 0) return;
-    const Groups groups = groups_of(piece.quantize, numel);
-    const Prologue prologue = prologue_of(piece.quantize, numel);
-    const std::uint64_t scales_at = values_at + prologue.len;
-    if (tile.number == 0)
-        write_fields<write_threads, 32>(piece.frame, values_at * 8, prologue.len / 4, 32, edges,
-                                        [&](unsigned i) { return prologue.words[i]; });
+    const bool dense = is_dense(piece), near = shape.held;
     const float* const far_scales = writing.scales + shape.scales;
-    if (!shape.held) {
-        // The scales of groups that no tile holds are shared out to all tiles.
-        const std::uint64_t all = groups.each * number_of(groups, numel, count);
-        const std::uint64_t begin = all * tile.number / shape.tiles, end = all * (tile.number + 1) / shape.tiles;
-        for (std::uint64_t at = begin; at < end; at += most_far_scales) {
-            const auto here = static_cast<unsigned>(min(end - at, most_far_scales));
-            write_fields<write_threads, 32>(piece.frame, (scales_at + 4 * at) * 8, here, 32, edges,
-                                            [&](unsigned i) { return __float_as_uint(far_scales[at + i]); });
-        }
-    }
+    // What was divided is float32.
+    const Dtype dtype = selection.divisor == 1.0f ? piece.dtype : Dtype::f32;
+    write_sections(writing, tile, dtype, state.exponent, !near,
+                   [&](std::uint64_t i) { return __float_as_uint(far_scales[i]); }, shared.fields);
     if (tile.n == 0) return;
-    if (!dense) {
-        const bool gaps = coded.coding == Coding::rice;
-        const std::uint32_t zeros = gaps ? writing.tile_states[blockIdx.x].zeros_before : 0;
-        write_positions(section, selection.positions, tile.begin, tile.n, zeros, shared.fields);
-    }
 
-    Entries entries(bucket, tile.frame, piece, selection);
+    Entries entries(piece, selection);
     const std::uint32_t peak = load_tile(entries, tile, shared);
     if (dense && lane() == 0) atomicMax(&selection.peak, peak);
     if (dense && peak >= not_finite) count_not_finite(tile, shared, selection);
     __syncthreads();
-    const bool near = shape.held;
+    const auto numel = static_cast<std::uint32_t>(piece.numel);
+    const std::uint64_t values_at = header_len + state.coded.len;
+    const Edges edges = edges_of(piece, state);
+    const Groups groups = groups_of(piece.quantize, numel);
     if (near) {
         fit_tile(piece, selection, groups, tile.n, shared);
+        const std::uint64_t scales_at = values_at + prologue_of(piece.quantize, numel).len;
         const std::uint64_t first = tile.begin / groups.size * groups.each;
         const auto fitted = static_cast<unsigned>(pieces(tile.n, groups.size) * groups.each);
         write_fields<write_threads, 32>(piece.frame, (scales_at + 4 * first) * 8, fitted, 32, edges,
@@ -165,15 +150,30 @@ __global__ void __launch_bounds__(write_threads, code_blocks)
             const float value = __uint_as_float(shared.fields[i]);
             const std::uint32_t code = Own::code(coder, scales, rank, value);
             shared.fields[i] = code;
-            entries.settle(position, value, Own::value(coder, scales, code));
+            entries.tensor.settle(position, value, Own::value(coder, scales, code));
         }
     });
     __syncthreads();
     const unsigned bits = code_bits(piece.quantize);
-    const std::uint64_t codes_at = values_at + overhead(piece.quantize, numel, count);
+    const std::uint64_t codes_at = values_at + overhead(piece.quantize, numel, selection.count);
     write_codes<write_threads>(piece.frame, codes_at * 8 + tile.begin * bits, tile.n, bits, edges,
                                [&](unsigned i) { return shared.fields[i]; });
     entries.finish();
+}
+
+const Kernels kernels{prepare_frames, code_tiles, seal_parts<true>};
+
+}  // namespace
+
+cudaError_t launch_write(const WritePlan& plan, const Piece* all, Selection* selections, void* table, void* scratch,
+                         std::int64_t* outcomes, cudaStream_t stream) {
+    const Writing writing = writing_in(plan, all, selections, table, scratch);
+    const std::uint64_t tiles = plan.tiles.back(), parts = plan.parts.back();
+    const Shares shares{plan.measures ? tiles : plan.frames(), plan.fits.back(), plan.sparse ? tiles : 0};
+    const std::uint64_t all_shares = shares.measures + shares.fits + shares.clears;
+    GRADWIRE_TRY(launch(prepare_frames, all_shares, fit_threads, stream, writing, shares));
+    GRADWIRE_TRY(launch(code_tiles, tiles, write_threads, stream, writing));
+    return launch(seal_parts<true>, parts > 0 ? parts : 1, checksum::threads, stream, writing, outcomes);
 }
 
 }  // namespace gradwire

@@ -1,1 +1,0 @@
-"""Train to the end with and without compression: ``make accuracy``."""

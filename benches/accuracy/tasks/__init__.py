@@ -1,1 +1,0 @@
-"""The tasks: model, data, and what is measured on held-out data."""

@@ -1,1 +1,0 @@
-"""Measure gradwire, other implementations and a plain copy in one process: ``make bench``."""

@@ -1,1 +1,0 @@
-"""Training over a slow link, with and without compression: ``make demo``."""

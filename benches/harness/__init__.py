@@ -1,1 +1,0 @@
-"""What programs that train share: links, ranks, tasks, methods, learning rates."""

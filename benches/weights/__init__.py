@@ -1,1 +1,0 @@
-"""Weights and checkpoints in fewer bits: ``make weights``."""
