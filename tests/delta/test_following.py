@@ -1,6 +1,8 @@
 """Followers end where the publisher is, whatever happens to the folder, to them and to it."""
 
+import contextlib
 import errno
+import itertools
 import json
 import os
 import shutil
@@ -170,12 +172,22 @@ def test_a_bad_patch_waits_for_the_whole_one_or_for_the_next_anchor(tmp_path, ki
     publisher.push(2, model(2))
     assert publisher.push(3, model(3)).anchor
     assert at(follower, mine, 3)
+    publisher.push(4, model(4))
+    patch = tmp_path / publisher.push(5, model(5)).name(0, "gwdl")
+    data = patch.read_bytes()
+    patch.write_bytes(data[:-1])
+    assert at(follower, mine, 4)  # as far as there are patches
+    patch.write_bytes(data)
+    assert at(follower, mine, 5)
 
 
-@pytest.mark.parametrize("kind", ["missing", "cut", "flipped"])
+@pytest.mark.parametrize("kind", ["missing", "cut", "flipped", "plain"])
 def test_a_bad_anchor_changes_nothing(tmp_path, kind):
     publisher, mine = Publisher(tmp_path), zeros()
-    path = tmp_path / publisher.push(0, model(0)).name(0, "safetensors")
+    whole = model(0)
+    if kind == "plain":  # integers are not coded, and have no checksum in the file
+        whole, mine = {"n": np.arange(900)}, {"n": np.zeros(900, int)}
+    path = tmp_path / publisher.push(0, whole).name(0, "safetensors")
     data = bytearray(path.read_bytes())
     data[-900] ^= 4
     path.write_bytes(data[:-3] if kind == "cut" else data)
@@ -334,6 +346,33 @@ def test_other_stores_need_the_four_methods(tmp_path):
         if step % 2:
             assert at(follower, mine, step)
     assert len(files) < 9
+
+
+@pytest.mark.parametrize("stride", [17, pytest.param(1, marks=pytest.mark.full)])
+def test_an_interrupt_at_any_line_of_a_pull_leaves_a_whole_version(tmp_path, stride):
+    publisher = Publisher(tmp_path)
+    for step in range(4):
+        publisher.push(step, model(step))
+    digests = {delta.digest(each) for each in (zeros(), *map(model, range(4)))}
+    for line in itertools.count(1, stride):
+        follower, mine, left = Follower(tmp_path), zeros(), [line]
+
+        def trace(frame, event, _, left=left):
+            left[0] -= event == "line"
+            if event == "line" and left[0] == 0:
+                raise KeyboardInterrupt
+            return trace if "gradwire" in frame.f_code.co_filename else None
+
+        sys.settrace(trace)
+        with contextlib.suppress(KeyboardInterrupt):
+            follower.pull(mine)
+        sys.settrace(None)
+        assert delta.digest(mine) in digests
+        assert follower.pull(mine) == 3
+        assert delta.digest(mine) == delta.digest(model(3))
+        if left[0] > 0:
+            break
+    assert line > 500
 
 
 def in_child(work, line):

@@ -1,6 +1,8 @@
 """A patch makes the new model of its base to the bit, and of nothing else, or changes nothing."""
 
 import itertools
+import signal
+import time
 
 import numpy as np
 import pytest
@@ -227,6 +229,33 @@ def test_an_exception_between_pieces_restores_the_base(place, where, monkeypatch
             break
     assert same(base, new)
     assert count >= 5
+
+
+def test_a_signal_during_the_work_restores_the_base():
+    base = {str(i): tensor_of(torch.float32, 1 << 20, i) for i in range(6)}
+    new = moved(base)
+    patch, raised = delta.encode(base, new), 0
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGVTALRM, interrupt)
+    try:
+        start = time.process_time()
+        delta.apply(base, patch, {name: each.clone() for name, each in base.items()})
+        seconds = time.process_time() - start
+        for i in range(20):
+            model = {name: each.clone() for name, each in base.items()}
+            try:
+                signal.setitimer(signal.ITIMER_VIRTUAL, seconds * (i + 1) / 20)
+                delta.apply(model, patch)
+                signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            except KeyboardInterrupt:
+                raised += 1
+            assert same(model, base) or same(model, new)
+    finally:
+        signal.signal(signal.SIGVTALRM, before)
+    assert raised
 
 
 def test_tied_tensors_count_once():

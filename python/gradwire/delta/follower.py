@@ -173,7 +173,7 @@ class Follower:
             file: Any = weights.open(self._store.get(anchor.name(part, "safetensors")))
             files.enter_context(file)
             raw = functools.lru_cache(1)(file.raw)  # one after the other is decoded
-            found[part] = {name: _Saved(name, *file.kind(name), raw) for name in sorted(file)}
+            found[part] = {name: _Saved(name, file.kind(name), raw) for name in sorted(file)}
         return found
 
     def _load(self, tensors: Tensors, key: Key, chains: Chains) -> None:
@@ -227,9 +227,10 @@ def _complete(manifests: dict[int, Manifest]) -> list[Key]:
 class _Saved:
     """A tensor of a file, which is decoded when it is read; see `Remote`."""
 
-    def __init__(self, name: str, dtype: str, shape: tuple[int, ...], read: Any) -> None:
-        self.dtype, self.shape, self.place, self._raw = dtype, shape, (name, 0), read
-        self.nbytes = math.prod(shape) * (bits_of(dtype) or 0) // 8
+    def __init__(self, name: str, kind: tuple[str, tuple[int, ...]], raw: Any) -> None:
+        self.dtype, self.shape = kind
+        self.place, self._raw = (name, 0), raw
+        self.nbytes = math.prod(self.shape) * (bits_of(self.dtype) or 0) // 8
 
     def buffer(self, nbytes: int) -> Data:
         return np.empty(nbytes, np.uint8)

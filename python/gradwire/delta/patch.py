@@ -33,14 +33,14 @@ _CHECKSUM = 4
 def encode(base: Any, new: Any) -> bytes:
     """Return what makes ``new`` of ``base``, to the bit.
 
-    Arrays are read in place, a few times; from devices 8 MiB are copied at a time.
+    Arrays are read in place; from devices, 8 MiB are copied at a time.
 
     Parameters
     ----------
     base, new : mapping of str to array or tensor, array, tensor or torch.nn.Module
-        Models of the same names, dtypes and shapes. Any dtype that safetensors files can hold, in
-        row-major order; bfloat16, float16 and float32 become smallest. Names of ``new`` that are
-        tied, with one memory, count once, by the first in the order of names.
+        Models of the same names, dtypes and shapes: any dtypes that safetensors files can hold, in
+        row-major order. Tied tensors of ``new``, with one memory, count once, by their first name
+        in alphabetical order.
 
     Returns
     -------
@@ -83,8 +83,7 @@ def apply(base: Any, patch: Any, out: Any = None) -> None:
     """Make what a patch was made for of its base: all of it, or nothing.
 
     The base is compared with the patch's checksums before a byte changes, and the result after.
-    Needs about 20 MiB besides the model and the patch, and less than 10 bytes for each entry that
-    the patch changes most: by a power of two.
+    That takes some 20 MiB, and 8 bytes for each float that moves far, by powers of two.
 
     Parameters
     ----------
@@ -106,14 +105,13 @@ def apply(base: Any, patch: Any, out: Any = None) -> None:
     ValueError, TypeError
         As of `encode`; a tensor is read-only.
 
-    Any of them, and any other exception, as of Ctrl-C, leaves ``base`` as it was. ``out`` is as it
-    was, or as the base, or after an interrupt in part as either.
+    All of them, and any other exception, as of Ctrl-C, leave ``base`` as it was; ``out`` then holds
+    anything, unless the patch was refused.
     """
-    old = tensors_of(base)
-    new = None if out is None else tensors_of(out)
-    if new is not None:
-        check_kinds(old, new)
-    with applied(distinct(new or old), patch, old):
+    old = new = tensors_of(base)
+    if out is not None:
+        check_kinds(old, new := tensors_of(out))
+    with applied(distinct(new), patch, None if out is None else old):
         pass
 
 
@@ -136,7 +134,7 @@ def applied(model: Tensors, patch: Any, base: Tensors | None = None) -> Iterator
         rest = rest[used:]
     if rest:
         raise CorruptFrameError(f"{len(rest)} bytes follow the blocks of the patch")
-    if base is not None and base is not model:
+    if base is not None:
         copy(base, model)
     buffer, complete = Buffer(model), 0
     undos: list[tuple[int, _native.PatchUndo]] = []

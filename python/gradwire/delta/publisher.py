@@ -96,6 +96,8 @@ class Publisher:
         CorruptFileError, OSError
             The manifest is damaged; files cannot be written, as on a full disk. Then the version is
             not published; push again.
+        CorruptFrameError
+            Somebody wrote to the model meanwhile. The version is not published.
         """
         step = _validate.integer("step", step, low=0)
         versions = [*self._manifest().versions]

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from gradwire.weights import RawTensor
 from gradwire.weights.header import name_of
 
-BLOCK = 1 << 20
+_BLOCK = 1 << 20
 """Entries of a block."""
 
-FORMATS = {"BF16": ("bfloat16", 2), "F16": ("float16", 2), "F32": ("float32", 4)}
-BYTES = ("bytes", 1)
-"""Formats of entries, and the bytes of one; dtypes that are none of `FORMATS` are `BYTES`."""
+_FORMATS = {"BF16": ("bfloat16", 2), "F16": ("float16", 2), "F32": ("float32", 4)}
+_BYTES = ("bytes", 1)
+"""Formats of entries, and the bytes of one; all other dtypes are bytes."""
 
 _ROOM = 8 << 20
 """Bytes that are gathered from several tensors, or from a device, at a time."""
@@ -35,7 +35,7 @@ class Remote(Protocol):
     """The device, and the address there."""
 
     def buffer(self, nbytes: int) -> Data:
-        """Return memory to copy to and from."""
+        """Return memory that is fast to copy to and from."""
 
     def read(self, start: int, out: Data) -> None:
         """Read bytes from a position on."""
@@ -128,25 +128,25 @@ def pieces(tensors: Tensors, *others: Tensors) -> Iterator[tuple[str, Piece]]:
     Blocks go across tensors. Whole blocks of a tensor that is in memory here, and in the others,
     are one piece.
     """
-    for entries in (*FORMATS.values(), BYTES):
+    for entries in (*_FORMATS.values(), _BYTES):
         piece: Piece = []
-        size, block = 0, BLOCK * entries[1]
+        size, block = 0, _BLOCK * entries[1]
         for name, tensor in tensors.items():
-            if FORMATS.get(tensor.dtype, BYTES) != entries:
+            if _FORMATS.get(tensor.dtype, _BYTES) != entries:
                 continue
             here = all(isinstance(each[name], RawTensor) for each in (tensors, *others))
-            start = 0
-            while start < tensor.nbytes:
-                whole = (tensor.nbytes - start) // block * block if here and not size % block else 0
+            start, end = 0, tensor.nbytes
+            while start < end:
+                whole = (end - start) // block * block if here and not size % block else 0
                 if piece and (whole or size == _ROOM):
                     yield entries[0], piece
                     piece, size = [], 0
-                stop = start + (whole or min(tensor.nbytes - start, block - size % block))
-                piece.append((name, start, stop))
-                size += stop - start
+                stop = start + (whole or min(end - start, block - size % block))
                 if whole:
-                    yield entries[0], piece
-                    piece, size = [], 0
+                    yield entries[0], [(name, start, stop)]
+                else:
+                    piece.append((name, start, stop))
+                    size += stop - start
                 start = stop
         if piece:
             yield entries[0], piece
