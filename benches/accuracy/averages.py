@@ -143,7 +143,9 @@ class Local(LocalChannel):
 
     def all_gather(self, out: Tensor, mine: Tensor) -> Ended:
         rows = out.view(self.size, -1)  # of which this rank's may be `mine`
-        self._meet(mine, lambda every: [row.copy_(one) for row, one in zip(rows, every, strict=True)])
+        self._meet(
+            mine, lambda every: [row.copy_(one) for row, one in zip(rows, every, strict=True)]
+        )
         return Ended()
 
     def all_reduce(self, tensor: Tensor) -> Ended:

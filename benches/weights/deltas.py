@@ -36,7 +36,8 @@ def drawn(rate: float, steps: int, entries: int) -> tuple[Bits, Bits]:
     """Return weights in bfloat16, and the same so many steps of AdamW later."""
     random = torch.Generator().manual_seed(0)
     layers = [
-        torch.randn(1 << 20, generator=random) * (0.01 + 0.04 * float(torch.rand(1, generator=random)))
+        torch.randn(1 << 20, generator=random)
+        * (0.01 + 0.04 * float(torch.rand(1, generator=random)))
         for _ in range(entries >> 20)
     ]
     weights = torch.cat(layers).requires_grad_()
@@ -136,7 +137,7 @@ def trained(rate: float, versions: int) -> Iterator[tuple[Bits, Bits]]:
 
 
 def speeds(entries: int, rounds: int) -> list[Row]:
-    """Time a model of so many weights of which three in a hundred change, and one that is the same."""
+    """Time a model of which three weights in a hundred change, and one that stays the same."""
     base, new = drawn(3e-6, 2, ENTRIES)
     base, new = (np.tile(bits, max(1, entries // ENTRIES)) for bits in (base, new))
     rows = []
@@ -149,7 +150,8 @@ def speeds(entries: int, rounds: int) -> list[Row]:
             row: Row = dict(zip(("copy", "encode", "apply"), rates, strict=True))
             changed = float(np.count_nonzero(base != target)) / len(base)
             rows.append(
-                {"what": name, "threads": threads, "changed": changed, "bits": 8 * size / len(base)} | row
+                {"what": name, "threads": threads, "changed": changed, "bits": 8 * size / len(base)}
+                | row
             )
     gradwire.set_num_threads(1)
     return rows
@@ -194,7 +196,9 @@ def size_table(found: dict[str, Any]) -> str:
     names = ("raw", "xor", "gaps", "entropy", "given", "gradwire")
     shown = [
         (
-            f"drawn, {row['steps']} step{'s' * (row['steps'] > 1)}" if "steps" in row else "text, 1 step",
+            f"drawn, {row['steps']} step{'s' * (row['steps'] > 1)}"
+            if "steps" in row
+            else "text, 1 step",
             f"{row['rate']:g}",
             f"{100 * row['changed']:.2f}",
             *(f"{row[name]:.2f}" for name in names),

@@ -1,4 +1,4 @@
-"""A reader of coded tensors, from docs/packed-files.md alone, which `gradwire.weights` is held to."""
+"""A reader of coded tensors, from docs/packed-files.md alone. `gradwire.weights` is held to it."""
 
 import base64
 import hashlib

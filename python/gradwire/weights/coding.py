@@ -19,7 +19,7 @@ MOST_EXPANSION = 4096
 """Bytes of a decoded tensor for each byte of its codes: 1 MB of codes holds at most 4 GB."""
 
 PIECE = 4 << 20
-"""Entries that are coded at a time: 64 blocks of floats or 4 of differences, which threads share."""
+"""Entries that are coded at a time: 64 blocks of floats or 4 of differences, for threads."""
 
 _BLOCK, _BLOCK_OF_DIFFERENCES = 1 << 16, 1 << 20
 

@@ -341,8 +341,12 @@ impl Classes {
                 let more = pair[0].joined(&pair[1]).bits - (pair[0].bits + pair[1].bits);
                 more.saturating_sub(class_bits)
             };
-            let (least, at) =
-                chain.windows(2).enumerate().map(|(i, pair)| (lost(pair), i)).min().unwrap_or_default();
+            let (least, at) = chain
+                .windows(2)
+                .enumerate()
+                .map(|(i, pair)| (lost(pair), i))
+                .min()
+                .unwrap_or_default();
             if chain.len() <= CLASSES && least > slack {
                 break;
             }
@@ -421,8 +425,8 @@ impl Kind {
 fn log2(number: u32) -> u64 {
     let exponent = number.ilog2();
     let above = (u64::from(number) << FRACTION >> exponent) - (1 << FRACTION);
-    let bend = above * ((1 << FRACTION) - above) >> FRACTION;
-    (u64::from(exponent) << FRACTION) + above + (bend * 22_544 >> FRACTION)
+    let bend = (above * ((1 << FRACTION) - above)) >> FRACTION;
+    (u64::from(exponent) << FRACTION) + above + ((bend * 22_544) >> FRACTION)
 }
 
 /// The members of each class that have changed, or all.
@@ -614,7 +618,11 @@ mod tests {
         for (value, base) in values.iter().zip(base) {
             let step = i64::from(order(*value)) - i64::from(order(*base));
             let exponent = u16::from_le_bytes(*base) >> 7 & 0xFF;
-            *counts.entry(exponent).or_insert_with(std::collections::BTreeMap::new).entry(step).or_insert(0.0) += 1.0;
+            *counts
+                .entry(exponent)
+                .or_insert_with(std::collections::BTreeMap::new)
+                .entry(step)
+                .or_insert(0.0) += 1.0;
         }
         let of = |steps: &std::collections::BTreeMap<i64, f64>| {
             let total: f64 = steps.values().sum();

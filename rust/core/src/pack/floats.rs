@@ -144,9 +144,7 @@ macro_rules! bits {
     };
 }
 
-bits!(
-    [u8; 2], half_symbols, half_rests, half_join, half_gaps, half_close, half_keys, half_changed
-);
+bits!([u8; 2], half_symbols, half_rests, half_join, half_gaps, half_close, half_keys, half_changed);
 bits!(
     [u8; 4],
     single_symbols,

@@ -37,13 +37,7 @@ impl Entries {
 }
 
 /// Hands on the blocks of a patch, one after the other. Both tensors are as long.
-pub fn write(
-    entries: Entries,
-    values: &[u8],
-    base: &[u8],
-    threads: usize,
-    put: impl FnMut(&[u8]),
-) {
+pub fn write(entries: Entries, values: &[u8], base: &[u8], threads: usize, put: impl FnMut(&[u8])) {
     let (kernels, size) = (Kernels::current(), entries.block());
     let code = |i: usize, out: &mut Vec<u8>| {
         let block = i * size..values.len().min((i + 1) * size);
@@ -53,10 +47,18 @@ pub fn write(
         match entries.size {
             1 => write_block(kernels, entries, &widened(values), &widened(base), out),
             2 => write_block::<[u8; 2]>(
-                kernels, entries, values.as_chunks().0, base.as_chunks().0, out,
+                kernels,
+                entries,
+                values.as_chunks().0,
+                base.as_chunks().0,
+                out,
             ),
             _ => write_block::<[u8; 4]>(
-                kernels, entries, values.as_chunks().0, base.as_chunks().0, out,
+                kernels,
+                entries,
+                values.as_chunks().0,
+                base.as_chunks().0,
+                out,
             ),
         }
     };
@@ -198,7 +200,9 @@ mod tests {
     const BYTE: Entries = Entries { format: Format::BYTE, size: 1 };
 
     fn bytes(len: usize, seed: u32) -> Vec<u8> {
-        (0..len as u32).map(|i| (i.wrapping_mul(0x9e37_79b1).wrapping_add(seed) >> 24) as u8).collect()
+        (0..len as u32)
+            .map(|i| (i.wrapping_mul(0x9e37_79b1).wrapping_add(seed) >> 24) as u8)
+            .collect()
     }
 
     /// A tensor in which some entries have moved by a step.

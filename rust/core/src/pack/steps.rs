@@ -58,8 +58,10 @@ pub(super) fn write<T: Bits>(kernels: &Kernels, values: &[T], base: &[T], out: &
             out.push(joined.base as u8);
         }
         joined.code.write(kernels, joined.symbols.as_deref().unwrap_or(codes), out);
-        let bits: usize =
-            counts.iter().map(|(code, count)| bits_of_field(*code) as usize * *count as usize).sum();
+        let bits: usize = counts
+            .iter()
+            .map(|(code, count)| bits_of_field(*code) as usize * *count as usize)
+            .sum();
         let at = out.len();
         out.resize(at + bits.div_ceil(8) + 8, 0);
         kernels.put_fields(codes, fields, &mut out[at..]);

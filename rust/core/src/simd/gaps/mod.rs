@@ -182,7 +182,7 @@ mod tests {
                 let below = u64::from(61 - gap.unsigned_abs().leading_zeros().min(61));
                 assert_eq!(u64::from(*code), (gap.unsigned_abs() >> below) + 4 * below);
                 let down = u64::from(gap < 0) << below;
-                assert_eq!(u64::from(*field), gap.unsigned_abs() % (1 << below) | down);
+                assert_eq!(u64::from(*field), (gap.unsigned_abs() % (1 << below)) | down);
                 bits += below as usize + usize::from(gap != 0);
             }
             let mut out = vec![0; bits.div_ceil(8) + 8];

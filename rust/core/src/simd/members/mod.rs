@@ -208,9 +208,8 @@ mod tests {
                 }
                 let (mut found, mut places) = (vec![0; x.len()], vec![0; x.len()]);
                 let mut total = 5;
-                let many = kernels.find(
-                    &members, &marked, 1000, &mut total, &mut found, &mut places,
-                );
+                let many =
+                    kernels.find(&members, &marked, 1000, &mut total, &mut found, &mut places);
                 assert_eq!((total, &found[..many], &places[..many]), (seen, &*numbers, &*expected));
                 numbers.push(seen);
                 places.fill(0);

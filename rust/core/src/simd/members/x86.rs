@@ -3,7 +3,7 @@
 pub(in crate::simd) mod avx2 {
     use crate::simd::members::{locate_body, whole_groups};
     use std::arch::x86_64::{
-        __m256i, _mm256_cmpeq_epi8, _mm256_loadu_si256, _mm256_min_epu8, _mm256_movemask_epi8,
+        _mm256_cmpeq_epi8, _mm256_loadu_si256, _mm256_min_epu8, _mm256_movemask_epi8,
         _mm256_set1_epi8, _mm256_sub_epi8, _pdep_u64,
     };
 
@@ -13,7 +13,7 @@ pub(in crate::simd) mod avx2 {
         let width = _mm256_set1_epi8((last - first).cast_signed());
         let inside = |half: &[u8; 32]| {
             // SAFETY: a half is a vector.
-            let bytes = unsafe { _mm256_loadu_si256(half.as_ptr().cast::<__m256i>()) };
+            let bytes = unsafe { _mm256_loadu_si256(half.as_ptr().cast()) };
             let beyond = _mm256_sub_epi8(bytes, start);
             let inside = _mm256_cmpeq_epi8(_mm256_min_epu8(beyond, width), beyond);
             u64::from(_mm256_movemask_epi8(inside).cast_unsigned())
