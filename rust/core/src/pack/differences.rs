@@ -38,7 +38,7 @@ const CLASSES: usize = 16;
 
 /// The first byte of a block without changes, and of one with all floats.
 const UNCHANGED: u8 = 0;
-const WHOLE: u8 = 255;
+pub(super) const WHOLE: u8 = 255;
 
 /// The first byte of the numbers of no members, and of all.
 const NONE: u8 = 0;
@@ -63,8 +63,7 @@ const MANY: u64 = 8;
 const SLACK: u64 = 128;
 
 /// Appends a block of at most [`BLOCK`] floats, as they differ from as many of a base. Where that is shorter and it
-/// may be `whole`, it is all floats, which do not lead
-/// back.
+/// may be `whole`, it is all floats, which do not lead back.
 pub fn write<T: Bits>(
     kernels: &Kernels,
     format: Format,

@@ -10,7 +10,7 @@
 
 use std::sync::OnceLock;
 
-use super::differences::{self, BLOCK, Leavers};
+use super::differences::{self, BLOCK, Leavers, WHOLE};
 use super::floats::{Bits, Format};
 use super::huffman::split;
 use super::sequence::{self, checksum};
@@ -142,6 +142,9 @@ fn read_block<'a>(
     block: &'a [u8],
     out: &mut [u8],
 ) -> Result<(&'a [u8], Leavers<[u8; 4]>)> {
+    if block.first() == Some(&WHOLE) {
+        return Err(Error::corrupt("a block of a patch does not lead back"));
+    }
     let kernels = Kernels::current();
     let wide = |leavers: Leavers<[u8; 2]>| {
         leavers.into_iter().map(|(place, [low, high])| (place, [low, high, 0, 0])).collect()
@@ -252,5 +255,27 @@ mod tests {
                 assert!(out == base);
             }
         }
+    }
+
+    #[test]
+    fn a_block_that_does_not_lead_back_is_refused() {
+        let (base, values) = (bytes(40, 1), bytes(40, 2));
+        let mut block = Vec::new();
+        let halves = |bytes: &[u8]| bytes.as_chunks::<2>().0.to_vec();
+        differences::write(
+            Kernels::current(),
+            HALF.format,
+            &vec![[0; 2]; 20],
+            &halves(&base),
+            true,
+            &mut block,
+        );
+        assert_eq!(block[0], WHOLE);
+        let mut patch = (8 + block.len() as u32).to_le_bytes().to_vec();
+        patch.extend([&checksum(0, &base).to_le_bytes(), &checksum(0, &values).to_le_bytes()].concat());
+        patch.extend(block);
+        let mut out = base.clone();
+        assert!(apply(HALF, &patch, &mut out, 1).is_err());
+        assert!(out == base);
     }
 }
