@@ -272,7 +272,7 @@ mod tests {
         );
         assert_eq!(block[0], WHOLE);
         let mut patch = (8 + block.len() as u32).to_le_bytes().to_vec();
-        patch.extend([&checksum(0, &base).to_le_bytes(), &checksum(0, &values).to_le_bytes()].concat());
+        patch.extend([&base, &values].map(|bytes| checksum(0, bytes).to_le_bytes()).as_flattened());
         patch.extend(block);
         let mut out = base.clone();
         assert!(apply(HALF, &patch, &mut out, 1).is_err());
