@@ -9,7 +9,7 @@ given the exponents of the base.
 
 import importlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -74,8 +74,11 @@ def entropy(base: Bits, new: Bits) -> tuple[float, float]:
     alone = np.unique(steps, return_counts=True)[1]
     both = np.unique(exponents << 20 | steps + (1 << 17), return_counts=True)[1]
     kinds = np.bincount(exponents)
-    of = lambda counts: float((counts * np.log2(counts.sum() / counts)).sum())  # noqa: E731
-    return of(alone), of(both) - of(kinds[kinds > 0])
+    return _bits(alone), _bits(both) - _bits(kinds[kinds > 0])
+
+
+def _bits(counts: NDArray[Any]) -> float:
+    return float((counts * np.log2(counts.sum() / counts)).sum())
 
 
 def zstd(*parts: NDArray[Any]) -> int:
@@ -192,7 +195,7 @@ def measure(quick: bool, tick: Tick) -> dict[str, Any]:
     return {"drawn": rows, "trained": real, "deltas": fast}
 
 
-def size_table(found: dict[str, Any]) -> str:
+def size_table(found: Mapping[str, Any]) -> str:
     names = ("raw", "xor", "gaps", "entropy", "given", "gradwire")
     shown = [
         (
@@ -209,7 +212,7 @@ def size_table(found: dict[str, Any]) -> str:
     return pages.table((*heads, "entropy", "by exponent", "gradwire"), shown, texts=1)
 
 
-def speed_table(found: dict[str, Any]) -> str:
+def speed_table(found: Mapping[str, Any]) -> str:
     shown = [
         (
             row["what"],

@@ -265,7 +265,7 @@ mod tests {
         differences::write(
             Kernels::current(),
             HALF.format,
-            &vec![[0; 2]; 20],
+            &[[0; 2]; 20],
             &halves(&base),
             true,
             &mut block,
