@@ -203,7 +203,6 @@ def encode_bucket(
 ) -> tuple[NDArray[np.int64], Exception | None]: ...
 
 @final
-@disjoint_base
 class PatchUndo:
     def __call__(self, patch: _BytesLike, out: _WritableBytes) -> None: ...
 

@@ -56,6 +56,7 @@ def exchange_all(nbytes: float, ranks: int) -> Phase:
     return Phase(messages * nbytes, messages * nbytes, min(1, messages), messages)
 
 
+@dataclasses.dataclass(frozen=True)
 class ExchangeModel(abc.ABC):
     """The model of an exchange: its messages and their order."""
 
@@ -87,6 +88,7 @@ class ExchangeModel(abc.ABC):
         return 1.0
 
 
+@dataclasses.dataclass(frozen=True)
 class RingAllReduce(ExchangeModel):
     """A dense all-reduce of values that can be added, such as float32 and bfloat16."""
 
@@ -101,12 +103,14 @@ class RingAllReduce(ExchangeModel):
         return 0.0 if same else payload.value_bytes
 
 
+@dataclasses.dataclass(frozen=True)
 class PlainRing(RingAllReduce):
     """The all-reduce of plain DDP: one ring of all ranks, whatever nodes they are in."""
 
     divides: ClassVar[bool] = False
 
 
+@dataclasses.dataclass(frozen=True)
 class GatheredFrames(ExchangeModel):
     """An all-gather of frames: `gradwire.exchange.AllGather`."""
 
@@ -119,6 +123,7 @@ class GatheredFrames(ExchangeModel):
         return (ranks + 1) * payload.nbytes
 
 
+@dataclasses.dataclass(frozen=True)
 class SharedPositions(ExchangeModel):
     """One rank's positions, and the sum of all ranks' values: `gradwire.exchange.LeaderIndices`.
 
@@ -147,6 +152,7 @@ class SharedPositions(ExchangeModel):
         return payload.nbytes + payload.value_bytes
 
 
+@dataclasses.dataclass(frozen=True)
 class SparseReduceScatter(ExchangeModel):
     """Frames are cut by range, each rank sums one range, and the sums are gathered.
 
@@ -195,6 +201,7 @@ class SparseReduceScatter(ExchangeModel):
         return 1.0 + 1.0 / ranks
 
 
+@dataclasses.dataclass(frozen=True)
 class DenseReduceScatter(SparseReduceScatter):
     """Every entry is sent to owners, which quantize the sums again.
 
