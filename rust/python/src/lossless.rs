@@ -88,7 +88,10 @@ where
     let kernels = Kernels::current();
     let values = values.as_chunks::<SIZE>().0;
     let base = base.map(|base| base.as_chunks::<SIZE>().0);
-    let size = if base.is_some() { differences::BLOCK } else { floats::BLOCK };
+    let (size, run) = match base {
+        None => (floats::BLOCK, sequence::RUN),
+        Some(_) => (differences::BLOCK, 1),
+    };
     let code = |i: usize, out: &mut Vec<u8>| {
         let block = i * size..values.len().min((i + 1) * size);
         match base {
@@ -100,7 +103,7 @@ where
         }
     };
     let (number, mut len) = (values.len().div_ceil(size), 0);
-    sequence::write_each(number, pool::num_threads(), code, |block| {
+    sequence::write_each(number, run, pool::num_threads(), code, |block| {
         out[len..len + block.len()].copy_from_slice(block);
         len += block.len();
     });

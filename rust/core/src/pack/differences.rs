@@ -477,7 +477,7 @@ fn locate<T: Bits>(
     let mut seen = vec![0; numbers.len()];
     let mut keys = [0; CHUNK];
     let mut masks = [0; CHUNK / GROUP];
-    let (mut each, mut places) = ([0; CHUNK], [0; CHUNK]);
+    let (mut all_numbers, mut places) = ([0; CHUNK], [0; CHUNK]);
     let all = [u64::MAX; CHUNK / GROUP];
     for (i, base) in base.chunks(CHUNK).enumerate() {
         let groups = base.len().div_ceil(GROUP);
@@ -492,7 +492,9 @@ fn locate<T: Bits>(
             let (members, at, seen) = (&masks[..groups], (i * CHUNK) as u32, &mut seen[class]);
             let many = match left {
                 Some(left) => kernels.locate(members, left, at, seen, &mut places),
-                None => kernels.find(members, &all[..groups], at, seen, &mut each, &mut places),
+                None => {
+                    kernels.find(members, &all[..groups], at, seen, &mut all_numbers, &mut places)
+                }
             };
             found.extend(&places[..many]);
         }

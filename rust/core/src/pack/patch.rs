@@ -62,7 +62,7 @@ pub fn write(entries: Entries, values: &[u8], base: &[u8], threads: usize, put: 
             ),
         }
     };
-    sequence::write_each(values.len().div_ceil(size), threads, code, put);
+    sequence::write_each(values.len().div_ceil(size), 1, threads, code, put);
 }
 
 fn write_block<T: Bits>(

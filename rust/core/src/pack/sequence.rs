@@ -13,8 +13,8 @@ use std::sync::{Mutex, OnceLock};
 use super::huffman::{BLOCK, split};
 use crate::{Error, Result, pool};
 
-/// Blocks for each thread until they are put together.
-const RUN: usize = 16;
+/// Blocks of [`BLOCK`] values for each thread until they are put together.
+pub const RUN: usize = 16;
 
 /// Blocks that a thread has written, one after the other, and which and where they are.
 #[derive(Debug, Default, Clone)]
@@ -40,18 +40,20 @@ pub fn write<T: Sync>(
         let rest = &values[i * BLOCK..];
         code(&rest[..rest.len().min(BLOCK)], coded);
     };
-    write_each(number, threads, code, |block| out.extend_from_slice(block));
+    write_each(number, RUN, threads, code, |block| out.extend_from_slice(block));
 }
 
-/// Hands on so many blocks, one after the other; `code` appends one, by its number, to what it is given.
+/// Hands on so many blocks, one after the other; `code` appends one, by its number, to what it is given. A thread
+/// writes `run` blocks, which have to fit into a few megabytes, before they are handed on.
 pub fn write_each(
     number: usize,
+    run: usize,
     threads: usize,
     code: impl Fn(usize, &mut Vec<u8>) + Sync,
     mut put: impl FnMut(&[u8]),
 ) {
     let threads = threads.min(number);
-    let together = if threads < 2 { 1 } else { threads * RUN };
+    let together = if threads < 2 { 1 } else { threads * run };
     let mut runs = RUNS.take();
     runs.resize(threads.max(runs.len()), Run::default());
     for first in (0..number).step_by(together) {
