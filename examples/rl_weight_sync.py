@@ -3,8 +3,8 @@
     python examples/rl_weight_sync.py run/        # or with a number of steps: run/ 100
 
 The servers act with the newest policy in bfloat16, which each follows in a process of its own; the
-folder could as well be on a network. The trainer has float32 masters, and learns which of 16
-actions is best in a state, from rewards alone.
+folder could as well be on a network. The trainer has float32 masters, which it moves by the rewards
+of their actions at a rate of fine-tuning.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ def train(folder: str, steps: int, rollouts: Any, times: Any) -> None:
     masters = [each.detach().float() for each in parameters]
     optimizer = torch.optim.AdamW(masters, lr=RATE)
     best = torch.randn(INPUTS, ACTIONS, generator=torch.Generator().manual_seed(7))
-    numel, rewards = sum(each.numel() for each in parameters), []
+    numel = sum(each.numel() for each in parameters)
     with delta.Publisher(folder) as publisher:
         publisher.push(0, policy)
         for _ in range(SERVERS):
@@ -63,7 +63,6 @@ def train(folder: str, steps: int, rollouts: Any, times: Any) -> None:
         for step in range(1, steps + 1):
             states, actions = (torch.from_numpy(each) for each in rollouts.get())
             reward = ((states @ best).argmax(1) == actions).float()
-            rewards.append(reward.mean().item())
             chances = policy(states.bfloat16()).float().log_softmax(1)
             chosen = chances.gather(1, actions[:, None])[:, 0]
             (-chosen * (reward - reward.mean())).mean().backward()
@@ -87,11 +86,11 @@ def train(folder: str, steps: int, rollouts: Any, times: Any) -> None:
                 f"{SERVERS} followers in {applied * 1e3:.0f} ms",
                 flush=True,
             )
-    recent = rewards[-50:]
-    print(f"reward {sum(recent) / len(recent):.2f} of the last {len(recent)} batches")
 
 
 if __name__ == "__main__":
+    if not sys.argv[1:]:
+        sys.exit("usage: python rl_weight_sync.py FOLDER [STEPS]")
     context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
     rollouts, times = context.Queue(4), context.Queue()
     servers = [
