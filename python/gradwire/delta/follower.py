@@ -224,19 +224,13 @@ def _complete(manifests: dict[int, Manifest]) -> list[Key]:
     return [key for key in first if all(key in keys for keys in others)]
 
 
-class _Saved:
-    """A tensor of a file, which is decoded when it is read; see `Remote`."""
+class _Saved(Remote):
+    """A tensor of a file, which is decoded when it is read."""
 
     def __init__(self, name: str, kind: tuple[str, tuple[int, ...]], raw: Any) -> None:
         self.dtype, self.shape = kind
         self.place, self._raw = (name, 0), raw
         self.nbytes = math.prod(self.shape) * (bits_of(self.dtype) or 0) // 8
 
-    def buffer(self, nbytes: int) -> Data:
-        return np.empty(nbytes, np.uint8)
-
     def read(self, start: int, out: Data) -> None:
         out[:] = self._raw(self.place[0]).data[start : start + len(out)]
-
-    def write(self, start: int, data: Data) -> None:
-        raise TypeError("a file is not written to")

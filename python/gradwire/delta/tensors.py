@@ -3,7 +3,7 @@
 import importlib
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,7 @@ _ROOM = 8 << 20
 Data = NDArray[np.uint8]
 
 
-@runtime_checkable
-class Remote(Protocol):
+class Remote:
     """A tensor whose bytes are not in this process's memory, or not all of them."""
 
     dtype: str
@@ -36,12 +35,15 @@ class Remote(Protocol):
 
     def buffer(self, nbytes: int) -> Data:
         """Return memory that is fast to copy to and from."""
+        return np.empty(nbytes, np.uint8)
 
     def read(self, start: int, out: Data) -> None:
         """Read bytes from a position on."""
+        raise NotImplementedError
 
     def write(self, start: int, data: Data) -> None:
         """Write bytes from a position on."""
+        raise TypeError("a file is not written to")
 
 
 Tensors: TypeAlias = dict[str, RawTensor | Remote]

@@ -4,11 +4,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gradwire.delta.tensors import Remote
 from gradwire.weights import RawTensor
 from gradwire.weights.header import DTYPE_NAMES
 
 
-class DeviceBytes:
+class DeviceBytes(Remote):
     """The bytes of a tensor on a device."""
 
     def __init__(self, dtype: str, tensor: torch.Tensor) -> None:
