@@ -13,7 +13,7 @@ from gradwire._codec import Codec
 from gradwire.schedule import Schedule
 from gradwire.torch.ddp.source import DDPSource, check_ranks
 from gradwire.torch.engine.attach import attach_engine
-from gradwire.torch.engine.config import Codecs, GradScaler, Options
+from gradwire.torch.engine.config import Codecs, GradScaler, Optimizers, Options
 from gradwire.torch.engine.handle import Handle
 from gradwire.torch.engine.pairing import default_codec
 from gradwire.torch.engine.parameter import plain_names
@@ -35,7 +35,7 @@ _REFUSED = {
 def attach(
     model: torch.nn.Module,
     codec: Codecs | None = None,
-    optimizer: torch.optim.Optimizer | None = None,
+    optimizer: Optimizers | None = None,
     *,
     min_ratio: float | None = None,
     schedule: Schedule | None = None,

@@ -13,7 +13,7 @@ from gradwire.torch.engine.bucket_contents import BucketContents, BucketContents
 from gradwire.torch.engine.config import GradScaler
 from gradwire.torch.engine.consensus import agree
 from gradwire.torch.engine.engine import Engine
-from gradwire.torch.engine.optimizer_link import OptimizerLink
+from gradwire.torch.engine.optimizer_link import OptimizerLinks
 from gradwire.torch.engine.pipeline import ExchangePipeline, broken_by
 from gradwire.torch.engine.scheduler import Scheduler
 from gradwire.torch.engine.step import Step
@@ -87,7 +87,7 @@ class BackwardPasses:
         scheduler: Scheduler,
         grad_scaler: GradScaler | None,
         *,
-        link: OptimizerLink | None,
+        links: OptimizerLinks,
         joining: Callable[[], bool],
     ) -> None:
         self._pipeline = engine.pipeline
@@ -96,7 +96,7 @@ class BackwardPasses:
         self._cache = cache
         self._scheduler = scheduler
         self._grad_scaler = grad_scaler
-        self._link = link
+        self._links = links
         self._joining = joining
         self._steps_before = 0
         # How often states were loaded, which invalidates what was recorded of earlier steps.
@@ -130,13 +130,18 @@ class BackwardPasses:
         self.last = None
 
     def undo_unapplied(self) -> None:
-        """Undo the last pass if the optimizer has made no step since.
+        """Undo what no optimizer has applied of the last pass.
 
         Call it after flushing the pipeline, when this process may end: no later pass could undo it.
         """
-        link = self._link
-        if link is not None and link.last is not None and not link.last.applied:
-            self._pipeline.discard(link.last)
+        last = self._links.last
+        if last is None or not last.unapplied:
+            return
+        if len(last.unapplied) == len(self._links.each):
+            self._pipeline.discard(last)
+        else:
+            last.revoked |= last.unapplied
+            self._pipeline.run_in_sender(lambda: last.undo(self._links.unapplied()))
 
     # What gives gradients calls ---------------------------------------------------------------
 
@@ -215,7 +220,7 @@ class BackwardPasses:
         if not self._submitted:
             return None
         assert self.last is not None  # begun
-        return functools.partial(_verdict, self._pipeline, self._link, self.last)
+        return functools.partial(_verdict, self._pipeline, self._links, self.last)
 
     def end(self) -> BaseException | None:
         """End a pass that has no last bucket, resolve its futures, and return its error, if any."""
@@ -227,21 +232,18 @@ class BackwardPasses:
 
     def placed(self) -> None:
         """Record that the averages of the pass have been copied to ``.grad``."""
-        if self._link is not None:
-            for contents in self._submitted:
-                self._link.tracker.exchanged(contents)
-            self._link.tracker.averaged(self._unplaced)
-            self._link.watch()
+        for contents in self._submitted:
+            self._links.tracker.exchanged(contents)
+        self._links.tracker.averaged(self._unplaced)
+        self._links.watch()
 
     def averaged(self, parameters: Iterable[torch.Tensor]) -> None:
         """Record that ``.grad`` of these parameters holds, or will hold, uncompressed averages."""
-        if self._link is not None:
-            self._link.tracker.averaged(parameters)
+        self._links.tracker.averaged(parameters)
 
     def arriving(self, parameters: Iterable[torch.Tensor]) -> None:
         """Record that local gradients are about to be added to ``.grad`` of these parameters."""
-        if self._link is not None:
-            self._link.tracker.arriving(parameters)
+        self._links.tracker.arriving(parameters)
 
     def change(self, act: Callable[[], None]) -> BaseException | None:
         """Change codecs after a step, the same one on all ranks; return the error, if it failed.
@@ -250,10 +252,9 @@ class BackwardPasses:
         """
         try:
             self._pipeline.flush()
-            if self._link is not None:
-                if (undo := self._drop(self._link)) is not None:
-                    self._pipeline.run_in_sender(undo)
-                self._link.keep()
+            if (undo := self._drop()) is not None:
+                self._pipeline.run_in_sender(undo)
+            self._links.keep()
             act()
         except UpdateError as error:
             return error
@@ -263,18 +264,11 @@ class BackwardPasses:
         return None
 
     def _begin(self, *, shadow: bool = False) -> BaseException | None:
-        link = self._link
-        if link is None:
-            step = self.step
-            if self._scheduler.is_due(step):
-                self._advance(None)
-            self.last = Step(step)
-            return None
-        self.last = None
-        if not shadow and (refusal := link.refusal()) is not None:
+        links, self.last = self._links, None
+        if not shadow and (refusal := links.refusal()) is not None:
             return refusal
         try:
-            undo = self._drop(link)
+            undo = self._drop()
         except ExchangeError as error:
             self._pipeline.broken = error
             return error
@@ -284,19 +278,22 @@ class BackwardPasses:
         if self._scheduler.is_due(step):
             self._advance(undo)
             undo = None
-        rates = link.rates()
+        rates = links.rates()
 
         def prepare() -> None:
             if undo is not None:
                 undo()
-            link.take_over()
+            links.take_over()
             for read, parameters in rates:
                 rate = read()
                 for parameter in parameters:  # as `set_rate` does, without a call for each
                     parameter.rate = rate
                     parameter.state.learning_rate = rate / parameter.root
 
-        self.last = link.last = Step(step, prepare=prepare, applied=self._joining())
+        unapplied = set(() if self._joining() else links.each)
+        self.last = links.last = Step(
+            step, prepare=prepare if links.each else None, unapplied=unapplied
+        )
         return None
 
     def _advance(self, undo: Callable[[], None] | None) -> None:
@@ -309,29 +306,30 @@ class BackwardPasses:
         finally:
             self.forget()
 
-    def _drop(self, link: OptimizerLink) -> Callable[[], None] | None:
+    def _drop(self) -> Callable[[], None] | None:
         """Uncount the last pass if its gradients were dropped; return a function that undoes it."""
-        dropped = link.dropped()
+        dropped = self._links.dropped()
         if dropped is None:
             return None
-        last, parameters, whole = dropped
-        if whole:
+        last, parameters, of = dropped
+        if parameters is None or of:
             # Ranks that undid different passes would have slots of different sizes, which aborts
             # the process. So they meet first, but only if there is something to undo.
-            with self._control.act(f"backward() with no step() after pass {last.number}"):
+            with self._control.act(f"backward() with no step({of}) after pass {last.number}"):
                 pass
-            if last.counted:
-                self._pipeline.uncount(last)
-            return last.undo_all
-        return lambda: last.undo(parameters)
+        if parameters is not None:
+            return lambda: last.undo(parameters)
+        if last.counted:
+            self._pipeline.uncount(last)
+        return last.undo_all
 
     def _submit(
         self, contents: BucketContents, buffer: torch.Tensor, *, last: bool, placed: bool = True
     ) -> "torch.futures.Future[torch.Tensor]":
         step = self.last
         assert step is not None
-        if placed and self._link is not None:
-            self._link.tracker.exchanged(contents)
+        if placed:
+            self._links.tracker.exchanged(contents)
         self._submitted.append(contents)
         step.asked += contents.compressed
         scale = self._read_scale
@@ -396,8 +394,7 @@ class BackwardPasses:
             )
         self._pipeline.discard(step)
         self.last = None
-        if self._link is not None:
-            self._link.discarded(step)
+        self._links.discarded(step)
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -405,8 +402,7 @@ class BackwardPasses:
         self.check_unbroken()
         with self._control.act("paused()"):
             pass
-        if self._link is not None:
-            self._link.undone = 0
+        self._links.forgive()
         self._pauses += 1
         try:
             yield
@@ -419,14 +415,12 @@ class BackwardPasses:
             raise fresh(self._pipeline.broken)
 
 
-def _verdict(
-    pipeline: ExchangePipeline, link: OptimizerLink | None, step: Step
-) -> BaseException | None:
+def _verdict(pipeline: ExchangePipeline, links: OptimizerLinks, step: Step) -> BaseException | None:
     error = pipeline.verdict(step)
-    if link is not None and link.defers and isinstance(error, GradientError):
+    if links.defers and isinstance(error, GradientError):
         return None  # the optimizer's step raises it
-    if link is not None and error is None:
-        link.watch()
+    if error is None:
+        links.watch()
     return error
 
 

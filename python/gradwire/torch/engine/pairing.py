@@ -26,6 +26,23 @@ class PairingWarning(UserWarning):
     """The optimizer and the codec do not suit each other, or cannot be checked."""
 
 
+def as_optimizers(given: object) -> list[Optimizer]:
+    """Return what ``optimizer=`` was given as a list; raise a TypeError unless all are of torch.
+
+    An object with the attribute ``optimizers``, as in torchtitan, stands for those.
+    """
+    given = getattr(given, "optimizers", () if given is None else given)
+    every: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
+    for each in every:
+        check_optimizer(each)
+    return every
+
+
+def held_by(optimizer: Optimizer) -> set[int]:
+    """Return the ids of the tensors in an optimizer's groups."""
+    return {id(tensor) for group in optimizer.param_groups for tensor in group["params"]}
+
+
 def check_optimizer(optimizer: object) -> None:
     """Raise a TypeError that says what to pass, unless the argument is an optimizer of torch."""
     # Accelerate's wrapper is an Optimizer by class only, and supports no hooks.
@@ -40,10 +57,8 @@ def check_optimizer(optimizer: object) -> None:
     )
 
 
-def facts_of(optimizer: Optimizer | None, named: Mapping[str, Any]) -> object:
+def facts_of(optimizer: Optimizer, named: Mapping[str, Any]) -> object:
     """Return what must be equal on all ranks: class, options and parameters of each group."""
-    if optimizer is None:
-        return None
     names = {id(tensor): name for name, tensor in named.items()}
     groups = []
     for group in optimizer.param_groups:
@@ -102,20 +117,30 @@ def _unsuited_option(optimizer: Optimizer, group: Mapping[str, Any]) -> str:
     return "weight_decay" if decays else next(iter(unsuited), "")
 
 
-def default_codec(optimizer: object, ratio: float = RATIO) -> Codec:
-    """Return the codec that suits an optimizer.
+def default_codec(optimizer: object, ratio: float = RATIO) -> Codec | list[Codec | None]:
+    """Return the codec that suits an optimizer; of several, a list of those that suit each.
 
-    Adam's steps for Adam and AdamW, momentum for SGD with momentum, top-k for plain SGD. Any other
-    optimizer gets 8 bits per entry, with a `PairingWarning`: error feedback in front of a first
-    moment costs accuracy. Raises a TypeError without an optimizer of torch.
+    Raises a TypeError without an optimizer of torch.
     """
-    if optimizer is None:
+    optimizers = as_optimizers(optimizer)
+    if not optimizers:
         raise TypeError(
             "attach(model) needs optimizer=, because the codec that suits it depends on it: pass "
             "the optimizer of the model, or a codec, such as gradwire.topk(ratio=0.01)"
         )
-    check_optimizer(optimizer)
-    assert isinstance(optimizer, Optimizer)  # or it had raised
+    codecs = [_suiting(each, ratio) for each in optimizers]
+    return codecs if len(codecs) > 1 else codecs[0] or float8()
+
+
+def _suiting(optimizer: Optimizer, ratio: float) -> Codec | None:
+    """Return the codec that suits an optimizer.
+
+    Adam's steps for Adam and AdamW, momentum for SGD with momentum, top-k for plain SGD, none for
+    SparseAdam: sparse gradients are sent as they are. Any other optimizer gets 8 bits per entry,
+    with a `PairingWarning`: error feedback in front of a first moment costs accuracy.
+    """
+    if isinstance(optimizer, torch.optim.SparseAdam):
+        return None
     why = "is not torch.optim.AdamW, Adam or SGD"
     if family_of(optimizer) is not None:
         groups = [(group, _unsuited_option(optimizer, group)) for group in optimizer.param_groups]
@@ -154,20 +179,28 @@ def _check_equal(codec: Codec, group: Mapping[str, Any], options: Mapping[str, s
             )
 
 
-def missing_in(optimizer: Optimizer | None, named: Mapping[str, torch.Tensor]) -> list[str]:
-    """Return the trainable parameters that are in no group of the optimizer.
+def missing_in(optimizers: Sequence[Optimizer], named: Mapping[str, torch.Tensor]) -> list[str]:
+    """Return the trainable parameters that are in no group of the optimizers; all without any.
 
-    Raises a ValueError if it has none of the parameters.
+    Raises a ValueError if two have the same parameter, or one has none of them.
     """
-    if optimizer is None:
-        return []
-    known = {id(tensor) for group in optimizer.param_groups for tensor in group["params"]}
-    if named and not any(id(tensor) in known for tensor in named.values()):
-        raise ValueError(
-            f"optimizer= has none of the {len(named)} parameters of the model, such as "
-            f"{next(iter(named))!r}: it belongs to another model, or to parameters that have been "
-            f"replaced; make {name_of(optimizer)} from this model's parameters"
-        )
+    known: dict[int, Optimizer] = {}
+    for optimizer in optimizers:
+        mine = held_by(optimizer)
+        if named and mine.isdisjoint(map(id, named.values())):
+            raise ValueError(
+                f"optimizer= has none of the {len(named)} parameters of the model, such as "
+                f"{next(iter(named))!r}: it belongs to another model, or to parameters that have "
+                f"been replaced; make {name_of(optimizer)} from this model's parameters"
+            )
+        for name, tensor in named.items():
+            if id(tensor) in mine and id(tensor) in known:
+                raise ValueError(
+                    f"{name!r} is in two of the optimizers, {name_of(known[id(tensor)])} and "
+                    f"{name_of(optimizer)}, and a gradient is exchanged for one of them: leave it "
+                    "out of the groups of the other one"
+                )
+        known |= dict.fromkeys(mine, optimizer)
     return [
         name for name, tensor in named.items() if tensor.requires_grad and id(tensor) not in known
     ]
@@ -186,8 +219,8 @@ def warn_of_missing(missing: Sequence[str], sending: Container[str]) -> None:
             '{"embed.*": gradwire.float8(), "*": gradwire.adam()}, ...)'
         )
     _warn(
-        f"{len(missing)} parameters, {_some(missing)}, are not in any group of the optimizer, so "
-        f"it will not train them{more}"
+        f"{len(missing)} parameters, {_some(missing)}, are not in any group of optimizer=, which "
+        f"will not train them{more}"
     )
 
 

@@ -31,7 +31,9 @@ class Step:
     limits: list[tuple[SizeLimit, list[int]]] = field(default_factory=list)  # before it
     finished: bool = False
     counted: bool = False
-    applied: bool = False  # by the optimizer's step; without attach(optimizer=), nobody looks
+    # The links of the optimizers whose steps have not applied it: none without attach(optimizer=).
+    unapplied: set[Any] = field(default_factory=set)
+    revoked: set[Any] = field(default_factory=set)  # those whose parameters were rolled back
     prepare: Callable[[], None] | None = None  # called by the sending thread before it encodes
     refused: BaseException | None = None  # raised by that: no rank exchanges its buckets
     ratios: list[Callable[[], None]] = field(default_factory=list)  # undo measurements of these

@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from gradwire.schedule import Schedule
 from gradwire.torch.auto import choices_of
 from gradwire.torch.engine.attach import attach_engine
-from gradwire.torch.engine.config import Codecs, GradScaler, Options
+from gradwire.torch.engine.config import Codecs, GradScaler, Optimizers, Options
 from gradwire.torch.engine.handle import Handle
 from gradwire.torch.engine.sharding import Shard, laid_out, local, shard_of
 from gradwire.torch.fsdp.source import FSDPSource, Group, groups_of, names_of
@@ -22,7 +22,7 @@ from gradwire.torch.transport.topology import Hierarchy
 def attach(
     model: torch.nn.Module,
     codec: Codecs | None = None,
-    optimizer: torch.optim.Optimizer | None = None,
+    optimizer: Optimizers | None = None,
     *,
     mesh: DeviceMesh | dist.ProcessGroup,
     min_ratio: float | None = None,
