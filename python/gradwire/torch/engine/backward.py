@@ -140,8 +140,7 @@ class BackwardPasses:
         if len(last.unapplied) == len(self._links.each):
             self._pipeline.discard(last)
         else:
-            last.revoked |= last.unapplied
-            self._pipeline.run_in_sender(lambda: last.undo(self._links.unapplied()))
+            self._pipeline.run_in_sender(self._links.undo_unapplied)
 
     # What gives gradients calls ---------------------------------------------------------------
 
@@ -311,14 +310,14 @@ class BackwardPasses:
         dropped = self._links.dropped()
         if dropped is None:
             return None
-        last, parameters, of = dropped
-        if parameters is None or of:
+        last, undo, of = dropped
+        if undo is None or of:
             # Ranks that undid different passes would have slots of different sizes, which aborts
             # the process. So they meet first, but only if there is something to undo.
             with self._control.act(f"backward() with no step({of}) after pass {last.number}"):
                 pass
-        if parameters is not None:
-            return lambda: last.undo(parameters)
+        if undo is not None:
+            return undo
         if last.counted:
             self._pipeline.uncount(last)
         return last.undo_all

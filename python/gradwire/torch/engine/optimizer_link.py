@@ -161,20 +161,14 @@ class OptimizerLinks:
         if self.last is not None and self.last.finished:
             self.last.unapplied.clear()
 
-    def unapplied(self) -> list[ParameterSlot]:
-        """Return the encoded parameters of the optimizers that have not applied the last pass."""
-        assert self.last is not None  # it is not undone as a whole
-        ids = set().union(*(link.held for link in self.last.unapplied))
-        return [slot for slot in self.last.encoded.values() if id(slot.tensor) in ids]
+    def dropped(self) -> tuple[Step, Callable[[], None] | None, str] | None:
+        """Return the last pass if it was not applied, and how the cleared parameters are undone.
 
-    def dropped(self) -> tuple[Step, list[ParameterSlot] | None, str] | None:
-        """Return the last pass if it was not applied, and the parameters cleared since then.
-
-        None instead of these if no optimizer has applied it and every compressed parameter was
-        cleared. Third, the names of those optimizers all of whose parameters were cleared.
-        Gradients that are still in ``.grad``, as at the start of an accumulation, are applied
-        later. Raises an UpdateError if several passes in a row were dropped while something else
-        has trained the model.
+        None instead of the latter if no optimizer has applied it and every compressed parameter was
+        cleared. Third, the names of the optimizers that have not applied it, if others have, and
+        all of whose parameters were cleared. Gradients that are still in ``.grad``, as at the start
+        of an accumulation, are applied later. Raises an UpdateError if several passes in a row were
+        dropped while something else has trained the model.
         """
         for link in self.each:
             link.forget()
@@ -184,16 +178,32 @@ class OptimizerLinks:
         # If the program has cleared two of three parameters, these two are undone, and the third
         # one's gradient is applied by a later step.
         left = {slot.name for slot in self.tracker.holding(last.asked)}
-        nobody = len(last.unapplied) == len(self.each)  # has applied it
-        encoded = list(last.encoded.values()) if nobody else self.unapplied()
-        cleared = [slot for slot in encoded if slot.name not in left]
-        by = [link for link in self.each if link in last.unapplied and link.own(cleared)]
-        for link in by:
-            link.check_undone()
-        if nobody and last.asked and not left:
+        cleared: list[ParameterSlot] = []
+        whole: list[OptimizerLink] = []
+        for link in (link for link in self.each if link in last.unapplied):
+            mine = link.own(last.encoded.values())
+            if gone := [slot for slot in mine if slot.name not in left]:
+                link.check_undone()
+                cleared += gone
+                whole += [link] if gone == mine else []
+        if len(last.unapplied) == len(self.each) and last.asked and not left:
             return last, None, ""
-        whole = [link.name for link in by if link.own(cleared) == link.own(encoded)]
-        return last, cleared, ", ".join(whole)
+        agreed = {slot.limit for link in whole if link.name for slot in link.own(cleared)}
+
+        def undo() -> None:
+            last.undo(cleared)
+            last.undo_sizes(agreed)
+
+        return last, undo, ", ".join(link.name for link in whole)
+
+    def undo_unapplied(self) -> None:
+        """Undo the last pass for the optimizers that have not applied it, and no longer may."""
+        assert self.last is not None  # some others have
+        unapplied, encoded = self.last.unapplied, list(self.last.encoded.values())
+        self.last.revoked |= unapplied
+        mine = [slot for link in unapplied for slot in link.own(encoded)]
+        self.last.undo(mine)
+        self.last.undo_sizes({slot.limit for slot in mine})
 
     def rates(self) -> list[Rate]:
         """Return a reader of each learning rate, with the parameters whose codec applies it.

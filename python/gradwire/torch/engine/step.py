@@ -2,7 +2,7 @@
 
 import operator
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,7 +36,8 @@ class Step:
     revoked: set[Any] = field(default_factory=set)  # those whose parameters were rolled back
     prepare: Callable[[], None] | None = None  # called by the sending thread before it encodes
     refused: BaseException | None = None  # raised by that: no rank exchanges its buckets
-    ratios: list[Callable[[], None]] = field(default_factory=list)  # undo measurements of these
+    # Undo the measurements of ratios, by names of parameters.
+    ratios: dict[str, Callable[[], None]] = field(default_factory=dict)
 
     def observe(self, parameters: Iterable[ParameterSlot], wanted: Iterable[int]) -> None:
         """Update the limits with the largest sizes, in bytes, that any rank wanted."""
@@ -44,27 +45,36 @@ class Step:
         self.limits += zip(limits, SizeLimit.observe(limits, wanted), strict=True)
 
     def undo(self, parameters: Iterable[ParameterSlot]) -> None:
-        """Roll back the states of these parameters to what they were before this step."""
+        """Roll back the states and ratios of these parameters to those before this step."""
         kinds: dict[str, tuple[Backend, list[Any]]] = {}
+        measured = []
         for parameter in parameters:
+            measured += [self.ratios.pop(parameter.name, None)]
             del self.encoded[parameter.name]
             parameter.unmeasure()
             backend = backends.backend_for(parameter.tensor)
             kinds.setdefault(backend.name, (backend, []))[1].append(parameter.state)
         for backend, states in kinds.values():
             backend.rollback(states)
+        for forget in filter(None, measured):
+            forget()
+
+    def undo_sizes(self, limits: Container[SizeLimit]) -> None:
+        """Restore these limits, on all ranks: others would have slots of other sizes."""
+        # The newest first: what was observed at 4,000 and then at 5,000 bytes ends as before both.
+        for limit, before in reversed(self.limits):
+            if limit in limits:
+                limit.load(before)
+        self.limits = [one for one in self.limits if one[0] not in limits]
 
     def undo_all(self) -> None:
         """Roll back everything that this step changed. A second call has no effect."""
         while self.awaited:
             self.awaited.popitem()[1]()
         self.undo(list(self.encoded.values()))
-        # The newest first: what was observed at 4,000 and then at 5,000 bytes ends as before both.
         while self.ratios:
-            self.ratios.pop()()
-        while self.limits:
-            limit, before = self.limits.pop()
-            limit.load(before)
+            self.ratios.popitem()[1]()
+        self.undo_sizes({limit for limit, _ in self.limits})
 
 
 @dataclass(slots=True, eq=False)
