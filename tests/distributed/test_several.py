@@ -19,6 +19,7 @@ import gradwire.torch.ddp
 from gradwire.torch.ddp import ExchangeError, GradientError, PairingWarning, UpdateError
 from tests.distributed.ranks import alike, on
 from tests.distributed.scenarios.common import SMALL_BUCKETS, batch, bits, fingerprint
+from tests.distributed.scripted import CODEC, UNCOMPRESSED, mode_of, scripted
 
 MAKE = {
     "adam": lambda parameters: AdamW(parameters, lr=0.005, weight_decay=0.1),
@@ -326,6 +327,30 @@ def test_what_is_not_finite_raises_before_either_steps(rank):
             run.step(name)
     run.train(rank, range(2, 4))
     assert run.handle.step == 4
+    run.end()
+
+
+@pytest.mark.parametrize("order", ["ab", "ba"])
+@on("two")
+def test_auto_measures_and_decides_when_all_have_stepped(rank, order):
+    """In and out of the codec, with the moments of both; nothing is in progress in between."""
+    modes = []
+    with scripted(CODEC, UNCOMPRESSED, CODEC):
+        run = Training(PAIR, "auto", order=order, min_ratio=0.05)
+        for step in range(20):
+            run.train(rank, [step])
+            modes.append(mode_of(run.handle))
+            before = fingerprint(run.module)
+            run.handle.metrics()
+            assert before == alike(fingerprint(run.module))
+    changes = [mode for at, mode in enumerate(modes) if at == 0 or mode != modes[at - 1]]
+    assert changes == [UNCOMPRESSED, CODEC, "everything", UNCOMPRESSED, CODEC]
+    assert run.handle.codec == [CODECS["adam"], CODECS["momentum"]]
+    losses = []
+    for step in range(2):
+        run.train(rank, [step])
+        losses.append(float(run.loss(rank, step).detach()))
+    assert max(losses) < 2.2
     run.end()
 
 
