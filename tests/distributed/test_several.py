@@ -431,7 +431,7 @@ def test_what_cannot_be_meant_is_refused_on_all_ranks(rank):
     a, b = AdamW(module.a.parameters()), SGD(module.b.parameters(), lr=0.1)
     every = SGD(module.parameters(), lr=0.1)
     other = SGD(Parts().parameters(), lr=0.1)
-    twice = "'b.0.weight' is in two of the optimizers, torch.optim.SGD and torch.optim.SGD"
+    twice = "two of the optimizers, and each gradient is for one of them: leave 'b.0.weight', "
     for codec, optimizer, kind, said in (
         (None, [b, every], ValueError, twice),
         (None, [b, b], ValueError, twice),

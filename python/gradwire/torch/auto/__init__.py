@@ -8,15 +8,8 @@ from gradwire.memory import Memory
 from gradwire.presets import float8
 from gradwire.schedule import Constant, Schedule
 from gradwire.torch.engine.config import Assignment, Codecs
-from gradwire.torch.engine.pairing import (
-    RATIO,
-    PairingWarning,
-    as_optimizers,
-    default_codec,
-    name_of,
-)
+from gradwire.torch.engine.pairing import RATIO, PairingWarning, default_codec, other_than_known
 from gradwire.torch.errors import warn
-from gradwire.torch.optim import family_of
 
 if TYPE_CHECKING:
     from gradwire.torch.auto.controller import AutoController, AutoScheduler
@@ -113,8 +106,7 @@ def clipped(
     if not computing:
         return chosen, False
     problem = "there is a loss scaler: use bfloat16" if scaler is not None else ""
-    for other in (each for each in as_optimizers(optimizer) if family_of(each) is None):
-        problem = f"the optimizer is {name_of(other)}"
+    problem = other_than_known(optimizer) or problem
     if not problem:
         return chosen, True
     why = f"gradients cannot be clipped before they are exchanged, because {problem}"

@@ -160,7 +160,7 @@ def attach(
     ddp = _unwrap(model)
     chosen: Any = default_codec(optimizer) if codec is None else codec
     choices = None
-    if min_ratio is not None or not isinstance(chosen, Codec):  # "auto", perhaps
+    if min_ratio is not None or not isinstance(chosen, Codec | list):  # "auto", perhaps
         from gradwire.torch.auto import choices_of
 
         chosen, choices = choices_of(codec, optimizer, min_ratio, schedule, hierarchy)

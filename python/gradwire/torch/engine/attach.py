@@ -17,8 +17,8 @@ from gradwire.torch.engine.metrics import excess
 from gradwire.torch.engine.optimizer_link import OptimizerLinks
 from gradwire.torch.engine.pairing import (
     check_pairing,
-    held_by,
     missing_in,
+    slots_of,
     warn_of_missing,
     warn_of_pairing,
 )
@@ -83,18 +83,13 @@ def attach_engine(
         compressed = {slot.name: slot for slot in parameters if slot.has_state}
         missing = missing_in(optimizers, named) if optimizers else []
         paired: list[tuple[Codec, Optimizer | None, list[ParameterSlot]]] = []
-        for optimizer in optimizers or (None,):
-            mine = set(map(id, named.values()))
-            if optimizer is not None and len(optimizers) > 1:
-                mine = held_by(optimizer)
-            for codec in assignment.codecs:
-                slots = [
-                    slot
-                    for name, slot in compressed.items()
-                    if assignment.of(name) == codec and id(slot.tensor) in mine
-                ]
-                if slots or len(optimizers) < 2:
-                    paired.append((codec, optimizer, slots))
+        for codec in assignment.codecs:
+            theirs = [slot for name, slot in compressed.items() if assignment.of(name) == codec]
+            if len(optimizers) < 2:
+                paired.append((codec, next(iter(optimizers), None), theirs))
+                continue
+            parts = [(codec, each, slots_of(each, theirs)) for each in optimizers]
+            paired += [part for part in parts if part[-1]]
         for pair in paired:
             check_pairing(*pair)
         make = Scheduler if decides is None else decides.scheduler

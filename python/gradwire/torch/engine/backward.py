@@ -14,6 +14,7 @@ from gradwire.torch.engine.config import GradScaler
 from gradwire.torch.engine.consensus import agree
 from gradwire.torch.engine.engine import Engine
 from gradwire.torch.engine.optimizer_link import OptimizerLinks
+from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.engine.pipeline import ExchangePipeline, broken_by
 from gradwire.torch.engine.scheduler import Scheduler
 from gradwire.torch.engine.step import Step
@@ -123,6 +124,8 @@ class BackwardPasses:
         self.restarts += 1
         self._pipeline.restart()
         self.forget()
+        self._links.last = None
+        self._links.forgive()
 
     def forget(self) -> None:
         """Drop buckets' contents and the last pass: call it after a change of codecs or states."""
@@ -139,8 +142,10 @@ class BackwardPasses:
             return
         if len(last.unapplied) == len(self._links.each):
             self._pipeline.discard(last)
-        else:
-            self._pipeline.run_in_sender(self._links.undo_unapplied)
+            return
+        last.revoked |= last.unapplied  # others have applied their parts
+        mine = [slot for link in last.unapplied for slot in link.own(last.encoded.values())]
+        self._pipeline.run_in_sender(lambda: last.undo(mine, mine))
 
     # What gives gradients calls ---------------------------------------------------------------
 
@@ -253,7 +258,8 @@ class BackwardPasses:
             self._pipeline.flush()
             if (undo := self._drop()) is not None:
                 self._pipeline.run_in_sender(undo)
-            self._links.keep()
+            if (last := self._links.last) is not None and last.finished:
+                last.unapplied.clear()
             act()
         except UpdateError as error:
             return error
@@ -306,18 +312,41 @@ class BackwardPasses:
             self.forget()
 
     def _drop(self) -> Callable[[], None] | None:
-        """Uncount the last pass if its gradients were dropped; return a function that undoes it."""
-        dropped = self._links.dropped()
-        if dropped is None:
+        """Uncount the last pass if its gradients were dropped; return a function that undoes it.
+
+        Gradients that are still in ``.grad``, as at the start of an accumulation, are applied
+        later. Raises an UpdateError if several passes in a row were dropped while something else
+        has trained the model.
+        """
+        links = self._links
+        for link in links.each:
+            link.forget()
+        last = links.last
+        if last is None or not last.unapplied or last.error is not None or not last.finished:
             return None
-        last, undo, of = dropped
-        if undo is None or of:
+        # If the program has cleared two of three parameters, these two are undone, and the third
+        # one's gradient is applied by a later step.
+        left = {slot.name for slot in links.tracker.holding(last.asked)}
+        cleared: list[ParameterSlot] = []
+        agreed: list[ParameterSlot] = []
+        names: list[str] = []
+        for link in (link for link in links.each if link in last.unapplied):
+            mine = link.own(last.encoded.values())
+            if gone := [slot for slot in mine if slot.name not in left]:
+                link.check_undone()
+                cleared += gone
+                if link.name and gone == mine:
+                    agreed += gone
+                    names.append(link.name)
+        whole = len(last.unapplied) == len(links.each) and last.asked and not left
+        if whole or agreed:
             # Ranks that undid different passes would have slots of different sizes, which aborts
             # the process. So they meet first, but only if there is something to undo.
+            of = "" if whole else ", ".join(names)
             with self._control.act(f"backward() with no step({of}) after pass {last.number}"):
                 pass
-        if undo is not None:
-            return undo
+        if not whole:
+            return functools.partial(last.undo, cleared, agreed)
         if last.counted:
             self._pipeline.uncount(last)
         return last.undo_all
@@ -393,7 +422,8 @@ class BackwardPasses:
             )
         self._pipeline.discard(step)
         self.last = None
-        self._links.discarded(step)
+        self._links.forgive()
+        step.unapplied.clear()  # nothing is left to undo
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:

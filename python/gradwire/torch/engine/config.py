@@ -21,8 +21,7 @@ from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.transport import RankTopology
 
 Codecs = Codec | str | Mapping[str, Codec | str | None] | Sequence[Codec | str | None]
-"""A codec or preset for all parameters, for each pattern of names, or for each optimizer's; None
-sends them dense."""
+"""A codec or preset for all parameters, each pattern of names, or each optimizer; None is dense."""
 
 Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
 """The optimizer of a model, or several, which have different parameters."""
@@ -209,12 +208,10 @@ class Options:
         if self.schedule is not None:
             check_part("schedule", self.schedule, Schedule)
         object.__setattr__(self, "optimizers", as_optimizers(self.optimizer))
-        request, optimizers = self.assignment.request, len(self.optimizers)
-        if isinstance(request, list) and len(request) != optimizers:
-            raise ValueError(
-                f"a list of codecs has one for each optimizer of optimizer=: got {len(request)} "
-                f"for {optimizers}"
-            )
+        codecs, optimizers = self.assignment.request, len(self.optimizers)
+        counts = not isinstance(codecs, list) or len(codecs) == optimizers
+        text = "a list of codecs has one for each optimizer of optimizer=: got {} for {}"
+        _validate.require(counts, text, len(self.assignment._rules), optimizers)
         _validate.integer("min_numel", self.min_numel, low=0)
         _validate.integer("min_ndim", self.min_ndim, low=0)
         scaler: Any = self.grad_scaler

@@ -419,7 +419,6 @@ class Handle:
                 policy,
             )
         self._passes.restart(step)
-        self._links.restart()
 
     # Other ranks ------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from gradwire.torch.engine.pairing import (
     held_by,
     name_of,
     options_of,
+    slots_of,
     warn_of_pairing,
 )
 from gradwire.torch.engine.parameter import ParameterSlot
@@ -42,10 +43,10 @@ _LATE = (
     "before backward(); or run the pass within model.no_sync(), and step() exchanges with the rate "
     "that it finds"
 )
-Rate = tuple[Callable[[], float], list[ParameterSlot]]
-"""A reader of a learning rate, and the parameters whose codec applies it."""
-
 _PATIENCE = 3  # passes in a row that may be undone while somebody else changes the parameters
+
+
+Rate = tuple[Callable[[], float], list[ParameterSlot]]  # a reader of it, and who applies it
 
 
 class OptimizerLinks:
@@ -80,8 +81,9 @@ class OptimizerLinks:
         self.tracker = GradTracker(parameters if optimizers else [])
         self.last: Step | None = None
         self.defers = False
-        names = map(str, range(len(optimizers))) if len(optimizers) > 1 else [""]
-        self.each = [OptimizerLink(*one, self) for one in zip(names, optimizers, strict=False)]
+        self.each = [OptimizerLink(each, self) for each in optimizers]
+        for at, link in enumerate(self.each if len(self.each) > 1 else ()):
+            link.name = str(at)
         # Of all optimizers; it keeps nothing alive.
         checked = functools.partial(_before_step, weakref.ref(self))
         self._hooks = [register_optimizer_step_pre_hook(checked)] if optimizers else []
@@ -97,13 +99,14 @@ class OptimizerLinks:
     def releaser(self) -> Callable[[], None]:
         """Return a function that removes all hooks; it keeps no optimizer and no link alive."""
         hooks: list[Any] = [*self.tracker.marks, *self._hooks]
-        releases = [link.releaser() for link in self.each]
+        links = list(map(weakref.ref, self.each))  # which optimizers keep alive
 
         def release() -> None:
             for hook in hooks:
                 hook.remove()
-            for act in releases:
-                act()
+            for link in links:
+                if (alive := link()) is not None:
+                    alive.release()
 
         return release
 
@@ -134,76 +137,17 @@ class OptimizerLinks:
         if not self.defers:
             self.defers = True
             for link in self.each:
-                link.defer()
+                link.hooks.append(link.optimizer.register_step_pre_hook(link.refuse_spoiled))
 
     def refusal(self) -> UpdateError | None:
         """Return the error that forbids to exchange a pass now, if any."""
         slot = self.tracker.mixed() if self.computed else None
         return None if slot is None else _mixed(slot.name)
 
-    def restart(self) -> None:
-        """Continue from a checkpoint; the optimizers load their own halves."""
-        self.last = None
-        self.forgive()
-
     def forgive(self) -> None:
         """Allow passes to be undone: those before were not for the optimizers."""
         for link in self.each:
             link.undone = 0
-
-    def discarded(self, step: Step) -> None:
-        """Record that a pass was undone, on all ranks."""
-        self.forgive()
-        step.unapplied.clear()  # nothing is left to undo
-
-    def keep(self) -> None:
-        """Make the last pass final, so that it is not undone, as before a change of codecs."""
-        if self.last is not None and self.last.finished:
-            self.last.unapplied.clear()
-
-    def dropped(self) -> tuple[Step, Callable[[], None] | None, str] | None:
-        """Return the last pass if it was not applied, and how the cleared parameters are undone.
-
-        None instead of the latter if no optimizer has applied it and every compressed parameter was
-        cleared. Third, the names of the optimizers that have not applied it, if others have, and
-        all of whose parameters were cleared. Gradients that are still in ``.grad``, as at the start
-        of an accumulation, are applied later. Raises an UpdateError if several passes in a row were
-        dropped while something else has trained the model.
-        """
-        for link in self.each:
-            link.forget()
-        last = self.last
-        if last is None or not last.unapplied or last.error is not None or not last.finished:
-            return None
-        # If the program has cleared two of three parameters, these two are undone, and the third
-        # one's gradient is applied by a later step.
-        left = {slot.name for slot in self.tracker.holding(last.asked)}
-        cleared: list[ParameterSlot] = []
-        whole: list[OptimizerLink] = []
-        for link in (link for link in self.each if link in last.unapplied):
-            mine = link.own(last.encoded.values())
-            if gone := [slot for slot in mine if slot.name not in left]:
-                link.check_undone()
-                cleared += gone
-                whole += [link] if gone == mine else []
-        if len(last.unapplied) == len(self.each) and last.asked and not left:
-            return last, None, ""
-        agreed = {slot.limit for link in whole if link.name for slot in link.own(cleared)}
-
-        def undo() -> None:
-            last.undo(cleared)
-            last.undo_sizes(agreed)
-
-        return last, undo, ", ".join(link.name for link in whole)
-
-    def undo_unapplied(self) -> None:
-        """Undo the last pass for the optimizers that have not applied it, and no longer may."""
-        assert self.last is not None  # some others have
-        unapplied, encoded = self.last.unapplied, list(self.last.encoded.values())
-        self.last.revoked |= unapplied
-        mine = [slot for link in unapplied for slot in link.own(encoded)]
-        self.last.undo(mine)
-        self.last.undo_sizes({slot.limit for slot in mine})
 
     def rates(self) -> list[Rate]:
         """Return a reader of each learning rate, with the parameters whose codec applies it.
@@ -251,8 +195,10 @@ class OptimizerLinks:
 class OptimizerLink:
     """The link of one optimizer, called "0", "1" and so on if an attachment has several."""
 
-    def __init__(self, name: str, optimizer: Optimizer, links: OptimizerLinks) -> None:
-        self.name, self.optimizer, self._links = name, optimizer, links
+    name = ""
+
+    def __init__(self, optimizer: Optimizer, links: OptimizerLinks) -> None:
+        self.optimizer, self._links = optimizer, links
         # Rates of the groups with updated parameters as the last pass began: copies of tensors.
         self._rates: dict[int, float | torch.Tensor] = {}
         # Flags on devices, with what they warn of.
@@ -262,45 +208,27 @@ class OptimizerLink:
         self._stepping = False
         self.undone = 0  # passes in a row, since a step or an explicit undo
         self._sums: torch.Tensor | None = None  # of the parameters, when one was undone
-        self._hooks = [optimizer.register_step_post_hook(self._stepped)]
+        self.hooks = [optimizer.register_step_post_hook(self._stepped)]
         self._adapter: OptimizerAdapter | None = None
         if family_of(optimizer) is not None:
             self._adapter = OptimizerAdapter.of(optimizer)
             self._adapter.attach(optimizer, self)
 
-    @property
-    def held(self) -> set[int]:
-        """The ids of the tensors in its groups: it may get groups later."""
-        return held_by(self.optimizer)
-
     def own(self, parameters: Iterable[ParameterSlot]) -> list[ParameterSlot]:
         """Return those of the parameters that are in its groups; all if there is no other link."""
-        held, alone = self.held, len(self._links.each) == 1
-        return [slot for slot in parameters if alone or id(slot.tensor) in held]
-
-    def releaser(self) -> Callable[[], None]:
-        """Return a function that removes the hooks; it keeps nothing alive."""
-        hooks, optimizer, mine = self._hooks, weakref.ref(self.optimizer), weakref.ref(self)
-        adapter = None if self._adapter is None else weakref.ref(self._adapter)
-
-        def release() -> None:
-            for hook in hooks:
-                hook.remove()
-            optimizer_alive, link = optimizer(), mine()
-            adapts = None if adapter is None else adapter()
-            if adapts is not None and optimizer_alive is not None and link is not None:
-                adapts.detach(optimizer_alive, link)
-
-        return release
-
-    def defer(self) -> None:
-        """Raise for non-finite gradients in the step."""
-        self._hooks.append(self.optimizer.register_step_pre_hook(self._refuse_spoiled))
+        return slots_of(self.optimizer, parameters) if self.name else list(parameters)
 
     def forget(self) -> None:
         """Drop the gradients of a step that raised: a backward pass begins."""
         if self._adapter is not None:
             self._adapter.forget()
+
+    def release(self) -> None:
+        """Leave the optimizer as it was."""
+        for hook in self.hooks:
+            hook.remove()
+        if self._adapter is not None:
+            self._adapter.detach(self.optimizer, self)
 
     # Called by optimizers ---------------------------------------------------------------------
 
@@ -329,14 +257,13 @@ class OptimizerLink:
         The attached optimizer's step may consist of other optimizers' steps, and a wrapper that has
         it as an attribute, or in a list of them, makes its step.
         """
-        theirs, known = held_by(optimizer), self._links.parameters
+        theirs, known = held_by(optimizer) & self._links.parameters.keys(), self._links.parameters
         parts = vars(optimizer).values()
         lists = [each for part in parts if isinstance(part, list | tuple) for each in part]
-        wraps = id(self.optimizer) in map(id, (*parts, *lists))
-        if self._stepping or wraps or theirs.isdisjoint(known):
+        if self._stepping or not theirs or id(self.optimizer) in map(id, (*parts, *lists)):
             return
-        theirs &= self.held
-        sent = self._links.tracker.holding([known[key] for key in theirs & known.keys()])
+        theirs &= held_by(self.optimizer)
+        sent = self._links.tracker.holding([known[key] for key in theirs])
         if sent:
             raise UpdateError(
                 f"{name_of(optimizer)} would apply gradients that were exchanged for another "
@@ -357,7 +284,7 @@ class OptimizerLink:
             last.unapplied.discard(self)
         self._links.stepped(self)
 
-    def _refuse_spoiled(self, *_: object) -> None:
+    def refuse_spoiled(self, *_: object) -> None:
         """Raise the deferred error of the last pass when its gradients are about to be applied."""
         last = self._links.last
         if last is None or not isinstance(last.error, GradientError):
@@ -373,7 +300,7 @@ class OptimizerLink:
         `torch.distributed.checkpoint` makes steps with gradients of zero, so that an optimizer has
         a state, and parameters with a codec need none.
         """
-        tracker, last, held = self._links.tracker, self._links.last, self.held
+        tracker, last, held = self._links.tracker, self._links.last, held_by(self.optimizer)
         tracker.read_flags()
         sent = unsent = False
         for mark in tracker.marks:

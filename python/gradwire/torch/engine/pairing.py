@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from gradwire import _validate
 from gradwire._codec import Codec
 from gradwire.presets import adam, dgc, float8, topk
 from gradwire.torch.engine.consensus import checksum
@@ -39,8 +40,14 @@ def as_optimizers(given: object) -> list[Optimizer]:
 
 
 def held_by(optimizer: Optimizer) -> set[int]:
-    """Return the ids of the tensors in an optimizer's groups."""
+    """Return the ids of the tensors in an optimizer's groups, to which some may be added."""
     return {id(tensor) for group in optimizer.param_groups for tensor in group["params"]}
+
+
+def slots_of(optimizer: Optimizer, parameters: Iterable[ParameterSlot]) -> list[ParameterSlot]:
+    """Return those of the parameters that are in an optimizer's groups."""
+    held = held_by(optimizer)
+    return [slot for slot in parameters if id(slot.tensor) in held]
 
 
 def check_optimizer(optimizer: object) -> None:
@@ -120,7 +127,10 @@ def _unsuited_option(optimizer: Optimizer, group: Mapping[str, Any]) -> str:
 def default_codec(optimizer: object, ratio: float = RATIO) -> Codec | list[Codec | None]:
     """Return the codec that suits an optimizer; of several, a list of those that suit each.
 
-    Raises a TypeError without an optimizer of torch.
+    Adam's steps for Adam and AdamW, momentum for SGD with momentum, top-k for plain SGD, none for
+    SparseAdam: sparse gradients are sent as they are. Any other optimizer gets 8 bits per entry,
+    with a `PairingWarning`: error feedback in front of a first moment costs accuracy. Raises a
+    TypeError without an optimizer of torch.
     """
     optimizers = as_optimizers(optimizer)
     if not optimizers:
@@ -133,12 +143,6 @@ def default_codec(optimizer: object, ratio: float = RATIO) -> Codec | list[Codec
 
 
 def _suiting(optimizer: Optimizer, ratio: float) -> Codec | None:
-    """Return the codec that suits an optimizer.
-
-    Adam's steps for Adam and AdamW, momentum for SGD with momentum, top-k for plain SGD, none for
-    SparseAdam: sparse gradients are sent as they are. Any other optimizer gets 8 bits per entry,
-    with a `PairingWarning`: error feedback in front of a first moment costs accuracy.
-    """
     if isinstance(optimizer, torch.optim.SparseAdam):
         return None
     why = "is not torch.optim.AdamW, Adam or SGD"
@@ -155,6 +159,12 @@ def _suiting(optimizer: Optimizer, ratio: float) -> Codec | None:
     if family_of(optimizer) == "adam":
         return adam(ratio)
     return dgc(ratio) if has_momentum(optimizer) else topk(ratio)
+
+
+def other_than_known(optimizer: object) -> str:
+    """Return which optimizer does not apply what codecs compute, in words; empty if all do."""
+    names = [name_of(each) for each in as_optimizers(optimizer) if family_of(each) is None]
+    return f"the optimizer is {names[0]}" if names else ""
 
 
 def options_of(group: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,7 +194,7 @@ def missing_in(optimizers: Sequence[Optimizer], named: Mapping[str, torch.Tensor
 
     Raises a ValueError if two have the same parameter, or one has none of them.
     """
-    known: dict[int, Optimizer] = {}
+    known: set[int] = set()
     for optimizer in optimizers:
         mine = held_by(optimizer)
         if named and mine.isdisjoint(map(id, named.values())):
@@ -193,14 +203,14 @@ def missing_in(optimizers: Sequence[Optimizer], named: Mapping[str, torch.Tensor
                 f"{next(iter(named))!r}: it belongs to another model, or to parameters that have "
                 f"been replaced; make {name_of(optimizer)} from this model's parameters"
             )
-        for name, tensor in named.items():
-            if id(tensor) in mine and id(tensor) in known:
-                raise ValueError(
-                    f"{name!r} is in two of the optimizers, {name_of(known[id(tensor)])} and "
-                    f"{name_of(optimizer)}, and a gradient is exchanged for one of them: leave it "
-                    "out of the groups of the other one"
-                )
-        known |= dict.fromkeys(mine, optimizer)
+        twice = [name for name, tensor in named.items() if id(tensor) in mine & known]
+        _validate.require(
+            not twice,
+            "parameters are in two of the optimizers, and each gradient is for one of them: leave "
+            "{} out of the groups of the one or the other",
+            _some(twice),
+        )
+        known |= mine
     return [
         name for name, tensor in named.items() if tensor.requires_grad and id(tensor) not in known
     ]

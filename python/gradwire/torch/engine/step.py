@@ -2,7 +2,7 @@
 
 import operator
 import threading
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,35 +37,34 @@ class Step:
     prepare: Callable[[], None] | None = None  # called by the sending thread before it encodes
     refused: BaseException | None = None  # raised by that: no rank exchanges its buckets
     # Undo the measurements of ratios, by names of parameters.
-    ratios: dict[str, Callable[[], None]] = field(default_factory=dict)
+    ratios: dict[str, Callable[[], object]] = field(default_factory=dict)
 
     def observe(self, parameters: Iterable[ParameterSlot], wanted: Iterable[int]) -> None:
         """Update the limits with the largest sizes, in bytes, that any rank wanted."""
         limits = list(map(_LIMIT, parameters))
         self.limits += zip(limits, SizeLimit.observe(limits, wanted), strict=True)
 
-    def undo(self, parameters: Iterable[ParameterSlot]) -> None:
-        """Roll back the states and ratios of these parameters to those before this step."""
+    def undo(
+        self, parameters: Iterable[ParameterSlot], agreed: Collection[ParameterSlot] = ()
+    ) -> None:
+        """Roll back the states of these parameters to what they were before this step.
+
+        Ratios and limits, too, if all ranks do: with other limits, slots would be of other sizes.
+        """
         kinds: dict[str, tuple[Backend, list[Any]]] = {}
-        measured = []
         for parameter in parameters:
-            measured += [self.ratios.pop(parameter.name, None)]
             del self.encoded[parameter.name]
             parameter.unmeasure()
             backend = backends.backend_for(parameter.tensor)
             kinds.setdefault(backend.name, (backend, []))[1].append(parameter.state)
         for backend, states in kinds.values():
             backend.rollback(states)
-        for forget in filter(None, measured):
-            forget()
-
-    def undo_sizes(self, limits: Container[SizeLimit]) -> None:
-        """Restore these limits, on all ranks: others would have slots of other sizes."""
-        # The newest first: what was observed at 4,000 and then at 5,000 bytes ends as before both.
-        for limit, before in reversed(self.limits):
+        for slot in agreed:
+            self.ratios.pop(slot.name, bool)()
+        limits = set(map(_LIMIT, agreed))
+        for limit, before in reversed(self.limits if limits else ()):
             if limit in limits:
                 limit.load(before)
-        self.limits = [one for one in self.limits if one[0] not in limits]
 
     def undo_all(self) -> None:
         """Roll back everything that this step changed. A second call has no effect."""
@@ -74,7 +73,10 @@ class Step:
         self.undo(list(self.encoded.values()))
         while self.ratios:
             self.ratios.popitem()[1]()
-        self.undo_sizes({limit for limit, _ in self.limits})
+        # The newest first: what was observed at 4,000 and then at 5,000 bytes ends as before both.
+        while self.limits:
+            limit, before = self.limits.pop()
+            limit.load(before)
 
 
 @dataclass(slots=True, eq=False)
