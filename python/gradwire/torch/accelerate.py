@@ -45,9 +45,9 @@ def attach(
     accelerator : accelerate.Accelerator
     model : torch.nn.Module
         What ``accelerator.prepare`` returned.
-    codec : gradwire.Codec, str, or mapping of str to (gradwire.Codec, str or None), optional
+    codec : gradwire.Codec, str, mapping of str to (gradwire.Codec, str or None), or list, optional
         As in `gradwire.torch.ddp.attach`.
-    optimizer : torch.optim.Optimizer, optional
+    optimizer : torch.optim.Optimizer or list of those, optional
         The optimizer of the model, prepared or not; as in `gradwire.torch.ddp.attach`.
     policy : {"sum-and-split", "keep", "drop"}
         What ``load_state`` does with residuals if the number of processes has changed; as in

@@ -46,9 +46,9 @@ def attach(
         A model on which ``fully_shard`` was called, with all its modules, over the ranks of this
         node alone. Call ``attach`` on all ranks of all nodes. All nodes must start with the same
         parameters.
-    codec : gradwire.Codec, str, or mapping of str to (gradwire.Codec, str or None), optional
+    codec : gradwire.Codec, str, mapping of str to (gradwire.Codec, str or None), or list, optional
         As in `gradwire.torch.ddp.attach`. It sees a rank's shard of each parameter as a tensor.
-    optimizer : torch.optim.Optimizer, optional
+    optimizer : torch.optim.Optimizer or list of those, optional
         As in `gradwire.torch.ddp.attach`; made from the parameters after ``fully_shard``.
     mesh : DeviceMesh or torch.distributed.ProcessGroup
         The replicas of this rank's shards: a mesh with one dimension, one with the dimensions
