@@ -28,7 +28,7 @@ use super::floats::{self, Bits, Format};
 use super::huffman::split;
 use super::{rice, steps};
 use crate::simd::gaps::bits_below;
-use crate::simd::members::{CLASSES, GROUP, GROUPS, Masks};
+use crate::simd::members::{CLASSES, GROUP, GROUPS};
 use crate::simd::{self, Kernels};
 use crate::{Error, Result, allocate};
 
@@ -304,13 +304,10 @@ impl Classes {
         from_fn(|key| class(key).saturating_sub(1) as u8)
     }
 
-    /// The masks of each, in groups that there are, and none in others.
-    fn masks(&self, kernels: &Kernels, keys: &[u8], members: &mut [Masks]) {
-        for (class, members) in members.iter_mut().enumerate() {
-            let [first, last] = self.range(class);
-            kernels.masks(keys, first, last, members);
-            members[keys.len().div_ceil(GROUP)..].fill(0);
-        }
+    /// The masks of one.
+    fn masks(&self, kernels: &Kernels, class: usize, keys: &[u8], members: &mut [u64]) {
+        let [first, last] = self.range(class);
+        kernels.masks(keys, first, last, members);
     }
 
     /// Classes that are best for these floats, or nearly; and whether codes of all members of each are shorter.
@@ -459,11 +456,14 @@ fn find<T: Bits>(
         T::keys(kernels, format, base, &mut keys);
         T::changed(kernels, values, base, &mut changed);
         kernels.masks(&changed[..base.len()], 1, 1, &mut marks);
-        classes.masks(kernels, &keys[..base.len()], members);
-        for (members, _) in members.iter().zip(dense).filter(|(_, dense)| **dense) {
-            add(members, &mut marks);
+        let marks = &mut marks[..base.len().div_ceil(GROUP)];
+        for (class, (members, dense)) in members.iter_mut().zip(dense).enumerate() {
+            classes.masks(kernels, class, &keys[..base.len()], members);
+            if *dense {
+                add(members, marks);
+            }
         }
-        let many = kernels.places(&marks[..base.len().div_ceil(GROUP)], &mut places);
+        let many = kernels.places(marks, &mut places);
         let places = &places[..many];
         kernels.rank(members, &mut seen, &keys, &class_of, places, &mut numbers);
         for (place, number) in places.iter().zip(&numbers) {
@@ -479,7 +479,7 @@ fn find<T: Bits>(
     found.into_iter().map(changes).collect()
 }
 
-fn add(members: &Masks, marks: &mut Masks) {
+fn add(members: &[u64], marks: &mut [u64]) {
     for (marks, members) in marks.iter_mut().zip(members) {
         *marks |= members;
     }
@@ -496,19 +496,23 @@ fn locate<T: Bits>(
     let class_of = classes.of_keys();
     let bits: Vec<_> = numbers.iter().map(|numbers| numbers.as_deref().map(bits_of)).collect();
     let (mut found, mut seen) = (vec![Vec::new(); bits.len()], vec![0; bits.len()]);
-    let (mut keys, mut members) = ([0; CHUNK], [[0; GROUPS]; CLASSES]);
-    let (mut places, members) = ([0; CHUNK + 3], &mut members[..bits.len()]);
+    let (mut keys, mut members, mut places) = ([0; CHUNK], [0; GROUPS], [0; CHUNK + 3]);
     for (i, base) in base.chunks(CHUNK).enumerate() {
         T::keys(kernels, format, base, &mut keys);
-        classes.masks(kernels, &keys[..base.len()], members);
-        let mut marks = [0; GROUPS];
-        for ((members, bits), seen) in members.iter().zip(&bits).zip(&mut seen) {
+        let (keys, mut marks) = (&keys[..base.len()], [0; GROUPS]);
+        let groups = base.len().div_ceil(GROUP);
+        let (members, marks) = (&mut members[..groups], &mut marks[..groups]);
+        for (class, (bits, seen)) in bits.iter().zip(&mut seen).enumerate() {
+            if bits.as_ref().is_some_and(Vec::is_empty) {
+                continue;
+            }
+            classes.masks(kernels, class, keys, members);
             match bits {
-                Some(bits) => kernels.mark(members, bits, seen, &mut marks),
-                None => add(members, &mut marks),
+                Some(bits) => kernels.mark(members, bits, seen, marks),
+                None => add(members, marks),
             }
         }
-        let many = kernels.places(&marks[..base.len().div_ceil(GROUP)], &mut places);
+        let many = kernels.places(marks, &mut places);
         for place in &places[..many] {
             let class = class_of[usize::from(keys[*place as usize])];
             found[usize::from(class)].push((i * CHUNK) as u32 + place);

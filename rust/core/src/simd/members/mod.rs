@@ -126,7 +126,12 @@ pub(in crate::simd) mod mark {
     #[cfg(target_arch = "aarch64")]
     pub(in crate::simd) use scalar as neon;
 
-    pub(in crate::simd) fn scalar(members: &[u64], bits: &[u64], seen: &mut u32, marks: &mut [u64]) {
+    pub(in crate::simd) fn scalar(
+        members: &[u64],
+        bits: &[u64],
+        seen: &mut u32,
+        marks: &mut [u64],
+    ) {
         super::mark_body(members, bits, seen, marks, |bits, mask| {
             let (mut left, mut bits, mut marked) = (mask, bits, 0);
             while bits != 0 && left != 0 {
