@@ -1,6 +1,7 @@
 """Several optimizers of one model: each is as if it were alone, in one exchange."""
 
 import contextlib
+import copy
 import hashlib
 import io
 import json
@@ -156,6 +157,19 @@ def test_each_is_as_if_it_were_alone(rank, kinds, order, how):
         alone.end()
 
 
+@on("four")
+def test_nodes_divide_what_each_is_given(rank):
+    both = Training(PAIR, hierarchy=2)
+    both.train(rank, range(4))
+    found = both.state(PAIR)
+    both.end()
+    for name, kind in PAIR.items():
+        alone = Training({name: kind}, hierarchy=2)
+        alone.train(rank, range(4))
+        assert alone.state(name) == {name: found[name]}
+        alone.end()
+
+
 @pytest.mark.parametrize("how", ["default", "patterns"])
 @on("two")
 def test_codecs_come_by_optimizer_or_by_name(rank, how):
@@ -230,11 +244,13 @@ def test_what_one_does_not_apply_leaves_no_trace_in_its_residuals(rank, how):
         alone.end()
 
 
+@pytest.mark.parametrize("exchange", [None, gradwire.exchange.ReduceScatter()], ids=str)
 @pytest.mark.parametrize("kinds", [PAIR, {"a": "plain", "b": "adam"}], ids=["two", "plain"])
 @on("two")
-def test_what_is_undone_for_one_is_as_it_was(rank, kinds):
+def test_what_is_undone_for_one_is_as_it_was(rank, kinds, exchange):
     """With its ratios of squares and sizes of frames: steps of the other one leave it alone."""
-    run = Training(kinds)
+    codecs = [CODECS[kind] for kind in kinds.values()]
+    run = Training(kinds, [each.replace(exchange=exchange or each.exchange) for each in codecs])
     run.train(rank, range(3))
     before = run.state("b")
     run.train(rank, range(3, 7), names="a")
@@ -376,6 +392,29 @@ def test_a_run_resumes_bit_for_bit(rank):
     run.train(rank, range(3, 6))
     assert run.state("ab") == whole
     run.end()
+
+
+@on("two")
+def test_checkpoints_of_torch_have_the_states_of_both(rank):
+    """Which for some makes steps with gradients of zero."""
+    from torch.distributed.checkpoint import state_dict
+
+    run = Training(PAIR)
+    run.train(rank, range(3))
+    before, made = run.state("ab"), list(run.optimizers.values())
+    run.model.zero_grad()
+    saved = copy.deepcopy(state_dict.get_optimizer_state_dict(run.model, made))
+    assert "a.0.weight" in saved["state"]
+    assert run.state("ab") == before
+    options = state_dict.StateDictOptions(strict=False)
+    state_dict.set_optimizer_state_dict(run.model, made, saved, options=options)
+    run.train(rank, [3])
+    found = run.state("ab")
+    run.end()
+    other = Training(PAIR)
+    other.train(rank, range(4))
+    assert other.state("ab") == found
+    other.end()
 
 
 @pytest.mark.parametrize("lacks", ["a", "b"])
