@@ -622,15 +622,15 @@ def test_rates_are_those_of_each_optimizer(rank):
 
 @on("two")
 def test_clipping_after_the_exchange_is_told_by_the_step_that_it_spoils(rank):
-    run = Training({"a": "adam", "b": "plain"})
+    run = Training(PAIR)
     run.train(rank, range(3))
     run.model.zero_grad()
     run.backward(rank, 3)
-    nn.utils.clip_grad_norm_(run.module.b.parameters(), 1e-6)
+    nn.utils.clip_grad_norm_(run.module.a.parameters(), 1e-6)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run.step("b")
-    nn.utils.clip_grad_norm_(run.module.a.parameters(), 1e-6)
+        run.optimizers["b"].zero_grad(set_to_none=False)
     with pytest.warns(PairingWarning, match="the program changed .grad"):
         run.step("a")
     run.end()
