@@ -24,7 +24,7 @@ from tests.distributed.scripted import CODEC, UNCOMPRESSED, mode_of, scripted
 
 MAKE = {
     "adam": lambda parameters: AdamW(parameters, lr=0.005, weight_decay=0.1),
-    "momentum": lambda parameters: SGD(parameters, lr=0.05, momentum=0.9, weight_decay=0.01),
+    "momentum": lambda parameters: SGD(parameters, lr=0.05, momentum=0.8, weight_decay=0.01),
     "plain": lambda parameters: SGD(parameters, lr=0.05),
 }
 CODECS = {
