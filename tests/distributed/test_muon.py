@@ -117,7 +117,7 @@ def test_ranks_that_send_all_train_as_muon_whose_momentum_a_program_changes(rank
     module, alone = matrices().to(dtype), matrices().to(dtype)
     start = module[0].weight.detach().clone()
     reference = make(alone.parameters())
-    with run(gradwire.muon(1, quantize=Float32()), module) as one:
+    with run(gradwire.muon(1.0, quantize=Float32()), module) as one:
         for step in range(8):
             for optimizer in (one.optimizer, reference):
                 for group in optimizer.param_groups:
@@ -139,10 +139,10 @@ def test_ranks_that_send_all_train_as_muon_whose_momentum_a_program_changes(rank
 
 WAYS = {
     "gather": gradwire.muon(exchange=AllGather()),
-    "all signs": gradwire.muon(1),
-    "rows": gradwire.muon(1, quantize=gradwire.quantize.TwoMeans()),
+    "all signs": gradwire.muon(1.0),
+    "rows": gradwire.muon(1.0, quantize=gradwire.quantize.TwoMeans()),
     "owners": gradwire.muon(exchange=ReduceScatter()),
-    "owners of all": gradwire.muon(1, exchange=QuantizedAllReduce()),
+    "owners of all": gradwire.muon(1.0, exchange=QuantizedAllReduce()),
     "values": gradwire.muon(0.05, quantize=gradwire.quantize.BFloat16()),
     "leader": gradwire.muon(0.05, quantize=Float32(), exchange=LeaderIndices()),
     "random": gradwire.Codec(
@@ -327,7 +327,7 @@ def test_other_muons_are_known_once_they_are_named(rank):
         gradwire.torch.ddp.attach(model, optimizer=optimizer).detach()
     gradwire.torch.optim.MUONS.add(TheirMuon)
     try:
-        handle = gradwire.torch.ddp.attach(model, gradwire.muon(1), optimizer=optimizer)
+        handle = gradwire.torch.ddp.attach(model, gradwire.muon(1.0), optimizer=optimizer)
         for step in range(3):
             optimizer.zero_grad()
             inputs, targets = batch(rank, step)
