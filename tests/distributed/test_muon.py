@@ -145,9 +145,7 @@ WAYS = {
     "owners of all": gradwire.muon(1.0, exchange=QuantizedAllReduce()),
     "values": gradwire.muon(0.05, quantize=gradwire.quantize.BFloat16()),
     "leader": gradwire.muon(0.05, quantize=Float32(), exchange=LeaderIndices()),
-    "random": gradwire.Codec(
-        sparsify=RandomK(ratio=0.1), memory=Estimate(), exchange=AllReduce()
-    ),
+    "random": gradwire.Codec(sparsify=RandomK(ratio=0.1), memory=Estimate(), exchange=AllReduce()),
 }
 
 
