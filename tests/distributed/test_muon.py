@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 import gradwire.torch.ddp
+import gradwire.torch.fsdp
 from gradwire.exchange import (
     AllGather,
     AllReduce,
@@ -24,8 +25,11 @@ from gradwire.memory import Estimate
 from gradwire.quantize import Float32
 from gradwire.sparsify import RandomK, TopK
 from gradwire.torch.ddp import GradientError, PairingWarning
-from tests.distributed.ranks import alike, on, together
+from tests.distributed.ranks import LazyModule, alike, on, together
 from tests.distributed.scenarios.common import Given, Run, batch, bits, fingerprint, integers
+from tests.distributed.test_sharded import mesh
+
+fsdp = LazyModule("torch.distributed.fsdp")
 
 Muon = getattr(torch.optim, "Muon", None)
 pytestmark = pytest.mark.skipif(Muon is None, reason="torch has no Muon")
@@ -290,6 +294,46 @@ def test_accumulation_exchanges_once_and_a_loss_scale_is_taken_out(rank):
             scaler.update()
         check_estimates(one)
         assert fingerprint(one.module) == fingerprint(other.module)
+
+
+@on("four")
+def test_fsdp_shards_have_estimates_of_their_own_rows(rank):
+    both = mesh()
+    model, teacher = matrices(), matrices(7)
+    for each in (model[0], model[2], model):
+        fsdp.fully_shard(each, mesh=both["shard"])
+    optimizer = make(model.parameters())
+    handle = gradwire.torch.fsdp.attach(
+        model, optimizer=optimizer, mesh=both["replicate"], min_numel=64
+    )
+    losses = []
+    for step in range(20):
+        inputs = batch(rank, step, rows=32)[0]
+        optimizer.zero_grad()
+        loss = mse_loss(model(inputs), teacher(inputs).detach())
+        loss.backward()
+        for slot in handle._parameters.values():
+            own = slot.tensor.grad.to_local().ravel()
+            assert torch.equal(own, torch.from_numpy(slot.state.estimate))
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    every = together(bits(model[0].weight.to_local()))
+    assert every[0] == every[2]
+    assert every[1] == every[3]
+    assert losses[-1] < 0.7 * losses[0], losses
+    handle.detach()
+
+
+@on("four")
+def test_in_a_hierarchy_each_share_has_an_estimate(rank):
+    with run(hierarchy=2) as one:
+        one.train(rank, range(6))
+        one.optimizer.zero_grad()
+        one.backward(rank, 6)
+        slot, weight = one.parameter(), one.module[0].weight
+        assert torch.equal(slot.own(weight.grad).ravel(), torch.from_numpy(slot.state.estimate))
+        one.optimizer.step()
+        one.end()
 
 
 class TheirMuon(torch.optim.Optimizer):
