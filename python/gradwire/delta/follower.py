@@ -13,7 +13,15 @@ import numpy as np
 from gradwire import weights
 from gradwire.delta.folder import Folder, Key, Manifest, Version
 from gradwire.delta.patch import applied, digest
-from gradwire.delta.tensors import Data, Tensors, check_kinds, copy, distinct, tensors_of
+from gradwire.delta.tensors import (
+    Data,
+    Remote,
+    Tensors,
+    check_kinds,
+    copy,
+    distinct,
+    tensors_of,
+)
 from gradwire.errors import CorruptFileError, CorruptFrameError
 from gradwire.weights.header import bits_of
 
