@@ -336,6 +336,23 @@ def test_in_a_hierarchy_each_share_has_an_estimate(rank):
         one.end()
 
 
+@on("two")
+def test_after_a_dense_warm_up_estimates_begin_with_the_momentum_and_clipping_is_told(rank):
+    with run(schedule=gradwire.schedule.DenseWarmUp(1)) as one:
+        one.train(rank, range(4))
+        buffer = one.optimizer.state[one.module[0].weight]["momentum_buffer"].clone()
+        one.handle.epoch(1)
+        one.optimizer.zero_grad()
+        one.backward(rank, 4)
+        check_estimates(one)
+        same = one.module[0].weight.grad == buffer
+        assert same.float().mean() > 0.79  # each of two ranks has changed a tenth
+        with pytest.warns(PairingWarning, match=r"with Muon, which ignores their length"):
+            torch.nn.utils.clip_grad_norm_(one.module.parameters(), 1e-3)
+            one.optimizer.step()
+        one.end()
+
+
 class TheirMuon(torch.optim.Optimizer):
     """A Muon as programs bring it along: other options, and a momentum that is a sum."""
 
