@@ -26,7 +26,15 @@ from gradwire.quantize import Float32
 from gradwire.sparsify import RandomK, TopK
 from gradwire.torch.ddp import GradientError, PairingWarning
 from tests.distributed.ranks import LazyModule, alike, on, together
-from tests.distributed.scenarios.common import Given, Run, batch, bits, fingerprint, integers
+from tests.distributed.scenarios.common import (
+    Given,
+    Run,
+    batch,
+    bits,
+    fingerprint,
+    integers,
+    network,
+)
 from tests.distributed.test_sharded import mesh
 
 fsdp = LazyModule("torch.distributed.fsdp")
@@ -347,10 +355,39 @@ def test_after_a_dense_warm_up_estimates_begin_with_the_momentum_and_clipping_is
         check_estimates(one)
         same = one.module[0].weight.grad == buffer
         assert same.float().mean() > 0.79  # each of two ranks has changed a tenth
+        torch.nn.utils.clip_grad_norm_(one.module.parameters(), 1e-3)
         with pytest.warns(PairingWarning, match=r"with Muon, which ignores their length"):
-            torch.nn.utils.clip_grad_norm_(one.module.parameters(), 1e-3)
             one.optimizer.step()
         one.end()
+
+
+@on("two")
+def test_muon_trains_matrices_beside_adamw(rank):
+    module = network()
+    several = [[], []]
+    for each in module.parameters():
+        several[each.ndim == 2].append(each)
+    optimizers = [make(several[1]), torch.optim.AdamW(several[0], lr=0.002)]
+    model = DistributedDataParallel(module)
+    handle = gradwire.torch.ddp.attach(model, optimizer=optimizers, min_numel=32)
+    kinds = {name: slot.codec.memory.kind for name, slot in handle._parameters.items()}
+    assert kinds["0.weight"] == "estimate"
+    assert kinds["0.bias"] == "adam_correction"
+    for step in range(6):
+        for group in optimizers[0].param_groups:
+            group["momentum"] = 0.9 + 0.01 * step
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        inputs, targets = batch(rank, step)
+        mse_loss(model(inputs), targets).backward()
+        slot = handle._parameters["0.weight"]
+        assert slot.codec.memory.momentum == 0.9 + 0.01 * step
+        grad = module[0].weight.grad.numpy().ravel()
+        np.testing.assert_array_equal(grad, slot.state.estimate)
+        for optimizer in optimizers:
+            optimizer.step()
+    handle.detach()
+    alike(fingerprint(module))
 
 
 class TheirMuon(torch.optim.Optimizer):
