@@ -8,7 +8,7 @@ from gradwire.memory import Memory
 from gradwire.presets import float8
 from gradwire.schedule import Constant, Schedule
 from gradwire.torch.engine.config import Assignment, Codecs
-from gradwire.torch.engine.pairing import RATIO, PairingWarning, default_codec, other_than_known
+from gradwire.torch.engine.pairing import PairingWarning, default_codec, other_than_known
 from gradwire.torch.errors import warn
 
 if TYPE_CHECKING:
@@ -79,8 +79,9 @@ def codec_for(
     With ``clips``, the program clips exchanged values, which must therefore be gradients. Raises a
     TypeError if the optimizer is missing or none of torch.
     """
-    ratio = RATIO if min_ratio is None else _validate.unit_interval("min_ratio", min_ratio)
-    codec = default_codec(optimizer, ratio)
+    if min_ratio is not None:
+        _validate.unit_interval("min_ratio", min_ratio)
+    codec = default_codec(optimizer, min_ratio)
     return Automatic(float8() if clips and _computing(codec) else codec)
 
 

@@ -68,17 +68,18 @@ def attach(
         or without a match, are sent uncompressed. All codecs must have the same exchange. By
         default the codec that suits each optimizer, at a ratio of 0.01: `gradwire.adam` for
         ``torch.optim.AdamW`` and ``Adam``, `gradwire.dgc` for ``SGD`` with momentum,
-        `gradwire.topk` for ``SGD`` without, and `gradwire.float8` for anything else. Options that
-        the codec shares with the optimizer, such as ``beta2`` and ``momentum``, are taken from the
-        parameter's group unless given. With ``"auto"``, steps are timed uncompressed, in bfloat16
-        and with that codec at ``min_ratio``, and the fastest is used. See ``docs/auto.md``.
+        `gradwire.topk` for ``SGD`` without, `gradwire.muon` at 0.1 for ``Muon``, and
+        `gradwire.float8` for anything else. Options that the codec shares with the optimizer, such
+        as ``beta2`` and ``momentum``, are taken from the parameter's group unless given. With
+        ``"auto"``, steps are timed uncompressed, in bfloat16 and with that codec at ``min_ratio``,
+        and the fastest is used. See ``docs/auto.md``.
     optimizer : torch.optim.Optimizer or list of those, optional
         The optimizer of the model, or several, which have different parameters and step in any
         order. `attach` then checks that it suits the codec, and a pass whose gradients are cleared
         before the optimizer's ``step()`` is undone automatically, as by `Handle.discard`. torch's
-        AdamW, Adam or SGD then applies updates, to which the codec has already applied momentum or
-        a learning rate, unchanged, and exchanges gradients that ``no_sync()`` has left on each rank
-        (`gradwire.torch.optim.adapt`). Required without a codec, by
+        AdamW, Adam, SGD or Muon then applies updates, to which the codec has already applied
+        momentum or a learning rate, unchanged, and exchanges gradients that ``no_sync()`` has left
+        on each rank (`gradwire.torch.optim.adapt`). Required without a codec, by
         `gradwire.memory.AdamCorrection`, and by ``"auto"``.
     min_ratio : float, optional
         The ratio of the codec that ``"auto"`` tries, in (0, 1]: the smallest share of the entries

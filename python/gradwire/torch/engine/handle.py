@@ -213,8 +213,8 @@ class Handle:
         For passes whose gradients are not for this model's optimizer, such as a GAN generator's
         pass through its discriminator. Residuals are neither sent nor updated, and the pass does
         not count as a step. DDP behaves as without gradwire, so a non-finite gradient is no error.
-        If an attached AdamW, Adam or SGD of torch makes a step with such gradients, it exchanges
-        them first, if the codec sends updates or applies momentum.
+        If an attached AdamW, Adam, SGD or Muon of torch makes a step with such gradients, it
+        exchanges them first, if the codec sends updates or applies momentum.
 
         Do not enter or leave the block during a backward pass, or use it inside DDP's ``join()``,
         where ranks without inputs could not follow.

@@ -1,9 +1,10 @@
 """Tracks exchanged gradients: whether the optimizer applies them or the program drops them."""
 
+import dataclasses
 import functools
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.optim import Optimizer
@@ -32,7 +33,8 @@ from gradwire.torch.transport import Channel
 _CHANGED = (
     "the program changed .grad between backward() and step(). It holds updates, not gradients. If "
     "a loss scaler divided them by its scale, nothing is trained: pass it to attach(..., "
-    "grad_scaler=). Clipping gradients there clips updates. To clip gradients, clip them before "
+    "grad_scaler=). Clipping gradients there clips updates, and with Muon, which ignores their "
+    "length, does nothing. To clip gradients, clip them before "
     "they are exchanged: run the pass within model.no_sync() (with FSDP after "
     "model.set_requires_all_reduce(False), with Horovod as one pass of "
     "backward_passes_per_step=2), clip, and call step(), which exchanges them"
@@ -71,6 +73,9 @@ class OptimizerLinks:
         # By ids of tensors: the parameters whose codec applies the learning rate.
         self.updated = {
             key: slot for key, slot in self.parameters.items() if slot.codec.memory.updates
+        }
+        self.estimates = {
+            key: slot for key, slot in self.parameters.items() if slot.codec.memory.estimates
         }
         # An optimizer must know that, because no other gradient may be added to an update.
         self.computed = any(slot.computed for slot in parameters)
@@ -148,6 +153,11 @@ class OptimizerLinks:
         """Allow passes to be undone: those before were not for the optimizers."""
         for link in self.each:
             link.undone = 0
+
+    def follow_momentum(self) -> None:
+        """Let estimates follow the momentum of the optimizers."""
+        for link in self.each:
+            link.follow_momentum()
 
     def rates(self) -> list[Rate]:
         """Return a reader of each learning rate, with the parameters whose codec applies it.
@@ -236,6 +246,7 @@ class OptimizerLink:
         """Raise a ValueError for options that no longer suit the codecs."""
         options = list(map(options_of, self.optimizer.param_groups))
         if options != self._options:
+            self.follow_momentum()
             self._check_options()
             self._options = options
         self._stepping = True
@@ -393,6 +404,21 @@ class OptimizerLink:
                 "within handle.paused()"
             )
 
+    def follow_momentum(self) -> None:
+        """Let estimates follow the momentum of this optimizer, which a program may change."""
+        estimates, codecs = self._links.estimates, dict[Codec, Codec]()
+        for group in self.optimizer.param_groups if estimates else ():
+            for slot in filter(None, map(estimates.get, map(id, group["params"]))):
+                codec, memory = slot.codec, cast("Any", slot.codec.memory)
+                nesterov = group.get("nesterov", memory.nesterov)
+                if (memory.momentum, memory.nesterov) != (group["momentum"], nesterov):
+                    if codec not in codecs:  # one object for all parameters alike
+                        options = {"momentum": group["momentum"], "nesterov": nesterov}
+                        memory = dataclasses.replace(memory, **options)
+                        codecs[codec] = codec.replace(memory=memory)
+                    slot.codec = codecs[codec]
+            codecs.clear()
+
     def rates(self, absent: dict[int, ParameterSlot]) -> list[Rate]:
         """Take this optimizer's parameters out of these, by ids; return readers of their rates."""
         self._rates.clear()
@@ -436,7 +462,7 @@ class OptimizerLink:
                 self.optimizer.state[tensor] = second_moments(slot, channel)
             elif memory.corrects and slot.state.step > 0:
                 state = self.optimizer.state[tensor]
-                if state.get("momentum_buffer") is None:
+                if memory.estimates or state.get("momentum_buffer") is None:
                     state["momentum_buffer"] = torch.zeros_like(tensor)
                 local(state["momentum_buffer"]).add_(mean_momentum(slot, channel))
 
