@@ -563,7 +563,7 @@ def test_pairs_that_people_use_are_trained_without_a_warning(rank, how):
         else:
             kind = torch.optim.Muon if name == "muon" else SGD
             made += [kind(matrices, lr=0.01), AdamW(rest, lr=0.01)]
-        given, codec = made, [None, None, gradwire.adam()] if name == "muon" else None
+        given = made
         stepped = made if how == "alone" else [Chained(made)]
         if how == "container":
             stepped[0].optimizers = made
@@ -571,7 +571,7 @@ def test_pairs_that_people_use_are_trained_without_a_warning(rank, how):
         with warnings.catch_warnings():
             warnings.simplefilter("error", PairingWarning)
             warnings.simplefilter("error", UserWarning)
-            handle = gradwire.torch.ddp.attach(model, codec, given, min_numel=32)
+            handle = gradwire.torch.ddp.attach(model, optimizer=given, min_numel=32)
             for step in range(4):
                 for each in made:
                     each.zero_grad()
