@@ -39,13 +39,14 @@ def test_the_optimizer_follows_from_the_codec(codec, text, digits):
     assert str(recipe_for("sgd", codec)) == digits
 
 
-@pytest.mark.parametrize("name", PRESETS)
+# No task is trained with Muon alone, which takes matrices only.
+@pytest.mark.parametrize("name", [name for name in PRESETS if name != "muon"])
 @pytest.mark.parametrize("usual", ["adamw", "sgd"])
 def test_attach_accepts_what_is_recommended_for_every_preset(name, usual):
     codec = PRESETS[name].build(**PRESETS[name].example)
     tensor = torch.nn.Parameter(torch.zeros(2048))
     optimizer = recipe_for(usual, codec).optimizer([tensor], 0.5)
-    (codec,) = Assignment(codec).for_optimizer(optimizer, {"weight": tensor}).codecs
+    (codec,) = Assignment(codec).for_optimizers([optimizer], {"weight": tensor}).codecs
     compressed = [ParameterSlot("weight", tensor)]
     check_pairing(codec, optimizer, compressed)
     with warnings.catch_warnings():
