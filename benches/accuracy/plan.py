@@ -10,6 +10,7 @@ from statistics import fmean
 
 ADAM_GRID = tuple(1e-3 * 2.0**i for i in range(-2, 7))
 SGD_GRID = tuple(0.05 * 2.0**i for i in range(-5, 8))
+MUON_GRID = tuple(0.02 * 2.0**i for i in range(-3, 4))
 _DENSE = ("dense AdamW", "dense AdamW, β1 0.95", "dense AdamW, β2 0.95")
 SEEDS = 3
 QUICK = 4
@@ -63,6 +64,7 @@ DEFAULT = "adam(0.01)"
 UPDATES = (DEFAULT, "adam(0.002)", "adam_onebit()")
 ALL_GATHER = "adam(0.01), all-gather"
 AT_ONE_RATE = (*UPDATES, ALL_GATHER)
+MUONS = ("muon(0.2)", "muon(0.1)")
 _LOW = {("adam(0.01), low_memory", 2): None}
 _MOMENTUM = ("topk(0.01), SGD", "dgc(0.01)")
 
@@ -98,6 +100,14 @@ SECTIONS: dict[str, Section] = {
                 ("topk(0.01), SGD without momentum", 2): (0.8, 1.6),
             },
             grid=SGD_GRID, baselines=("dense SGD",),
+        ),
+        Section(
+            "text-muon", "text", 1, "Text, Muon", "0.43 M", "accuracy", 2400,
+            {
+                ("dense Muon", 2): (0.02, 0.04),
+                **{(method, ranks): None for ranks in (2, 8) for method in MUONS},
+            },
+            grid=MUON_GRID, baselines=("dense Muon",),
         ),
         Section("clicks", "clicks", 1, "Clicks, AdamW", "0.34 M", "auc", 2000, _adam(8e-3)),
         Section("headers", "headers", 1, "Headers, AdamW", "0.49 M", "accuracy", 1200, _adam(8e-3)),
@@ -150,7 +160,7 @@ class Plan:
         """
         if any(stage <= 3 for stage, _ in self._missing(section, method, ranks, scores)):
             return None
-        if method in AT_ONE_RATE:
+        if section.methods[method, ranks] is None:
             return self._given(section, ranks, scores)
         start, seeds = Run(section.name, method, ranks, 0.0, 0), self._seeds(section)
         means = {
@@ -164,9 +174,9 @@ class Plan:
         return range(1 if self.quick or section.large else self.seeds)
 
     def _given(self, section: Section, ranks: int, scores: Scores) -> float | None:
-        """Return the best rate of uncompressed AdamW with as many ranks, or else with two."""
-        same = ranks if ("dense AdamW", ranks) in section.methods else 2
-        return self.best(section, "dense AdamW", same, scores)
+        """Return the best rate of the uncompressed baseline, with as many ranks or else with 2."""
+        dense = section.baselines[0]
+        return self.best(section, dense, ranks if (dense, ranks) in section.methods else 2, scores)
 
     def _missing(
         self, section: Section, method: str, ranks: int, scores: Scores
