@@ -18,8 +18,8 @@ __all__ = ["State", "on_host"]
 
 VERSION = 1  # version of the dict that `State.state_dict` returns
 
-_BUFFERS = ("residual", "momentum", "second_moment")
-_KEYS = {"version", "numel", "step", "config", "scalars", *_BUFFERS}
+_BUFFERS = ("residual", "momentum", "second_moment", "estimate")
+_KEYS = {"version", "numel", "step", "config", "scalars", *_BUFFERS[:3]}
 
 
 class StateBase:
@@ -71,12 +71,17 @@ class State(StateBase, _native.State):
         buffer that an undo needs. Everything else does not grow with the tensor.
     residual : numpy.ndarray or None
         A copy of the entries not yet sent, float32 whatever the dtype in memory, shape (numel,);
-        None without a memory. With `gradwire.memory.MomentumCorrection`, the velocity.
+        None without a memory. With `gradwire.memory.MomentumCorrection`, the velocity; with
+        `gradwire.memory.Estimate`, this rank's estimate.
     residual_norm : float or None
         Euclidean norm of the residual, summed in float64; reads the residual once, without a copy.
     momentum, second_moment : numpy.ndarray or None
         Copies of the moments, float32, shape (numel,); None without
-        `gradwire.memory.MomentumCorrection` or `gradwire.memory.AdamCorrection`.
+        `gradwire.memory.MomentumCorrection` or `gradwire.memory.AdamCorrection`. With
+        `gradwire.memory.Estimate`, the momentum, with Nesterov's times the factor of momentum.
+    estimate : numpy.ndarray or None
+        With `gradwire.memory.Estimate`, a copy of the mean of all ranks' estimates, float32, shape
+        (numel,); else None.
     learning_rate : float or None
         With `gradwire.memory.AdamCorrection`, the learning rate of the next encode, 1.0 at first;
         else None. Set it between encodes, to a finite number >= 0: `rollback` does not bring an
@@ -109,6 +114,28 @@ class State(StateBase, _native.State):
         """
         super().rollback()
 
+    def deliver(self, mean: "NDArray[np.float32]", scale: float = 1.0) -> None:
+        """Add the mean of all ranks' decoded frames to the mean of their estimates.
+
+        For `gradwire.memory.Estimate`, once after each encode; `rollback` then undoes both.
+
+        Parameters
+        ----------
+        mean : numpy.ndarray
+            float32, shape (numel,), times ``scale``. Receives the mean of the estimates, times
+            ``scale``.
+        scale : float
+            A loss scale.
+
+        Raises
+        ------
+        NonFiniteError
+            The result would not be finite. Nothing has changed.
+        ValueError
+            The codec has no estimate, or the array another length.
+        """
+        super().deliver(mean, scale)
+
     def reset(self) -> None:
         """Reset the state to that of a new one: residual zero and step 0.
 
@@ -126,15 +153,16 @@ class State(StateBase, _native.State):
             ``residual``, ``momentum`` and ``second_moment`` (float32 arrays of shape (numel,),
             copies, or None; what is kept in bfloat16 as uint16, its bits) and ``scalars`` (dict of
             str to float: thresholds and controllers of the sparsifier, and the learning rate where
-            there is one).
+            there is one); and where there is one, ``estimate``.
         """
         arrays, scalars = self._get()
+        names = _BUFFERS if arrays["estimate"] is not None else _BUFFERS[:3]
         return {
             "version": VERSION,
             "numel": self.numel,
             "step": int(scalars.pop("step")),
             "config": self.codec.get_config(),
-            **{name: arrays[name] for name in _BUFFERS},
+            **{name: arrays[name] for name in names},
             "scalars": scalars,
         }
 
@@ -154,14 +182,17 @@ class State(StateBase, _native.State):
         TypeError
             A value of the wrong type.
         """
-        _validate.keys("state_dict", state_dict, _KEYS)
+        if isinstance(state_dict, dict) and state_dict.get("estimate", ...) is None:
+            state_dict = {key: value for key, value in state_dict.items() if key != "estimate"}
+        estimates = self.codec.memory.estimates
+        _validate.keys("state_dict", state_dict, _KEYS | ({"estimate"} if estimates else set()))
         version, numel = state_dict["version"], state_dict["numel"]
         require(version == VERSION, "state_dict has version {!r}, expected {}", version, VERSION)
         message = "state_dict is for a tensor of {!r} elements, but this state is for one of {}"
         require(numel == self.numel, message, numel, self.numel)
         codec = self._compatible(state_dict["config"])
         step = _validate.integer("step", state_dict["step"], low=0, high=2**53)
-        arrays = {name: _array(name, state_dict[name]) for name in _BUFFERS}
+        arrays = {name: _array(name, state_dict.get(name)) for name in _BUFFERS}
         if not isinstance(scalars := state_dict["scalars"], dict):
             refuse_type("scalars", "a dict", scalars)
         self._set(codec._codec, arrays, scalars | {"step": float(step)})
@@ -187,7 +218,7 @@ def _array(name: str, values: object) -> "NDArray[np.float32] | NDArray[np.uint1
     if values is None:
         return None
     array = np.ascontiguousarray(values)
-    rounds = name != "momentum"
+    rounds = name not in ("momentum", "estimate")
     if array.dtype == np.float32 or (rounds and array.dtype == np.uint16):
         return array
     allowed = "float32, or uint16 with the bits of bfloat16" if rounds else "float32"

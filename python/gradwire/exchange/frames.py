@@ -45,7 +45,12 @@ class AllGather(Exchange):
         return self.mean == "senders"
 
     def check(self, sparsify: Sparsifier, quantize: Quantizer, memory: Memory) -> None:
-        """Accept every codec."""
+        """Accept every codec, but for means over senders, which are not those of estimates."""
+        if memory.estimates and self.means_senders:
+            raise ValueError(
+                f"{memory!r} needs the mean over all ranks: use gradwire.exchange.AllGather(mean="
+                '"ranks")'
+            )
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -10,6 +10,7 @@ from gradwire.memory.base import Residual as Residual
 from gradwire.memory.base import LowPass as LowPass
 from gradwire.memory.corrections import MomentumCorrection as MomentumCorrection
 from gradwire.memory.corrections import AdamCorrection as AdamCorrection
+from gradwire.memory.corrections import Estimate as Estimate
 # isort: on
 
 MEMORIES: tuple[type[Memory], ...] = own_parts(Memory)  #: all memories

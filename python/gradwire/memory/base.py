@@ -14,6 +14,8 @@ class Memory(Part):
 
     KINDS: ClassVar[dict[str, type[Part]]] = {}
     _STATED: ClassVar[tuple[str, ...]] = ("keeps", "corrects", "updates")
+    estimates: ClassVar[bool] = False
+    """Decoded values change an estimate that all ranks share, and that takes their place."""
 
     keeps: ClassVar[bool]  #: what is not sent is kept for later
     corrects: ClassVar[bool]  #: the optimizer's momentum is applied here, and must not be again

@@ -1,4 +1,4 @@
-"""Momentum and Adam, applied on each rank before entries are selected."""
+"""Momentum and Adam, applied on each rank before entries are selected; estimates of momentum."""
 
 import dataclasses
 import math
@@ -129,3 +129,47 @@ class AdamCorrection(Memory):
     updates: ClassVar[bool] = True
     _KEPT_AS: ClassVar[tuple[str, ...]] = ("low_memory", "seed")
     _OPTIMIZER_DEFAULTS: ClassVar[Mapping[str, Any]] = {"beta2": 0.999, "eps": 1e-8}
+
+
+@dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
+class Estimate(Memory):
+    """Send what changes of an estimate of each rank's momentum, for Muon (EF21).
+
+    With momentum ``m``, tensor ``g`` and estimate ``h``: ``m = momentum * m + (1 - momentum) * g``,
+    and entries of ``t - h`` are sent, where ``t`` is ``m``, or with Nesterov's momentum ``momentum
+    * m + (1 - momentum) * g``. What is sent is added to ``h`` as the receiver decodes it; the rest
+    needs no residual, because the next ``t - h`` contains it. The mean of what all ranks have sent
+    changes the mean of their estimates, which `gradwire.State.deliver` keeps.
+
+    Attached, ``.grad`` holds that mean, the same on all ranks, and `torch.optim.Muon` makes it
+    orthogonal. It does not apply its momentum again, and the length of gradients has no effect.
+
+    The state holds six float32 buffers of n elements: three pairs that swap on success. Every
+    encode reads the tensor, ``m`` and ``h`` and writes ``m`` and ``h``. They are not kept in
+    bfloat16, because no other rank would know what ``h`` is rounded to.
+
+    Parameters
+    ----------
+    momentum : float, optional
+        0 <= momentum < 1. None is that of the optimizer that is attached, or else 0.95. Attached,
+        it follows the optimizer's, from one step to the next.
+    nesterov : bool, optional
+        Nesterov's momentum. None is as the attached optimizer has it, or else True.
+
+    References
+    ----------
+    Richtárik, Sokolov, Fatkhullin, "EF21: A New, Simpler, Theoretically Better, and Practically
+    Faster Error Feedback", NeurIPS 2021.
+
+    Gruntkowska, Gaponov, Tovmasyan, Richtárik, "Error Feedback for Muon and Friends", arXiv
+    2510.00643 (2025).
+    """
+
+    momentum: _Decay | None = None
+    nesterov: bool | None = None
+    kind: ClassVar[str] = "estimate"
+    keeps: ClassVar[bool] = True
+    corrects: ClassVar[bool] = True
+    updates: ClassVar[bool] = False
+    estimates: ClassVar[bool] = True
+    _OPTIMIZER_DEFAULTS: ClassVar[Mapping[str, Any]] = {"momentum": 0.95, "nesterov": True}

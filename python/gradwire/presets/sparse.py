@@ -5,11 +5,19 @@ from typing import Literal
 from gradwire import _validate
 from gradwire._codec import BY_RANKS, EXACT, KEEP, Codec, IndexCoding
 from gradwire.exchange import AllReduce, Exchange, LeaderIndices
-from gradwire.memory import AdamCorrection, LowPass, Memory, MomentumCorrection, Residual
+from gradwire.memory import (
+    AdamCorrection,
+    Estimate,
+    LowPass,
+    Memory,
+    MomentumCorrection,
+    Residual,
+)
 from gradwire.presets._registry import composition, preset
-from gradwire.quantize import Codebook, Quantizer
+from gradwire.quantize import Codebook, Quantizer, SignScale
 from gradwire.sparsify import (
     SID,
+    All,
     ChunkTopK,
     Gaussian,
     RandomK,
@@ -23,6 +31,7 @@ __all__ = [
     "adam",
     "dgc",
     "gaussiank",
+    "muon",
     "randomk",
     "redsync",
     "scalecom",
@@ -32,6 +41,7 @@ __all__ = [
 ]
 
 _FITTED = Codebook()
+_SIGNS = SignScale()
 _REDUCE = AllReduce()
 
 
@@ -152,6 +162,39 @@ def dgc(
         SampledTopK(ratio, sample_ratio=sample_ratio),
         quantize,
         MomentumCorrection(momentum=momentum, nesterov=nesterov, masking=masking, clip=clip),
+        indices,
+        exchange,
+    )
+
+
+@preset(
+    summary="signs of what changes most in each rank's momentum, for Muon",
+    paper="Richtárik, Sokolov, Fatkhullin: EF21: A New, Simpler, Theoretically Better, and "
+    "Practically Faster Error Feedback, NeurIPS 2021; Gruntkowska, Gaponov, Tovmasyan, Richtárik: "
+    "Error Feedback for Muon and Friends, arXiv 2510.00643 (2025)",
+    example={"ratio": 0.1},
+)
+def muon(
+    ratio: float = 0.1,
+    *,
+    momentum: float | None = None,
+    nesterov: bool | None = None,
+    quantize: Quantizer = _SIGNS,
+    indices: IndexCoding = "auto",
+    exchange: Exchange = BY_RANKS,
+) -> Codec:
+    """Send signs of the entries that change most in each rank's momentum, with one magnitude.
+
+    What all ranks then share is an estimate of their mean momentum, which an attached
+    `torch.optim.Muon` makes orthogonal; momentum and Nesterov's are the optimizer's unless they are
+    given. With the default ratio it sends 0.6 bits per entry. With ``ratio=1`` it sends every sign,
+    1 bit; with ``quantize=gradwire.quantize.TwoMeans()`` as well, two magnitudes a row. See
+    `gradwire.memory.Estimate`.
+    """
+    return composition(
+        All() if ratio == 1 else TopK(ratio=ratio),
+        quantize,
+        Estimate(momentum=momentum, nesterov=nesterov),
         indices,
         exchange,
     )

@@ -1,4 +1,4 @@
-"""Lets torch's own AdamW, Adam and SGD apply the updates that codecs compute.
+"""Lets torch's own AdamW, Adam, SGD and Muon apply the updates that codecs compute.
 
 `gradwire.torch.ddp.attach` does it by itself; a loop that encodes and decodes by itself calls
 `adapt`:
@@ -13,10 +13,21 @@ import torch
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-__all__ = ["adapt"]
+__all__ = ["MUONS", "adapt"]
 
-Family = Literal["adam", "sgd"]
+Family = Literal["adam", "sgd", "muon"]
 """The rule by which an optimizer makes its steps."""
+
+MUONS: set[type[Optimizer]] = {
+    kind for kind in (getattr(torch.optim, "Muon", None),) if kind is not None
+}
+"""Classes that make momentum orthogonal and apply that, as `torch.optim.Muon` does.
+
+Add others, and subclasses with another ``step``, before `attach`. Their groups have ``momentum``,
+their states a ``momentum_buffer``, and the length of momentum must have no effect:
+
+>>> gradwire.torch.optim.MUONS.add(muon.SingleDeviceMuon)
+"""
 
 
 def adapt(optimizer: Optimizer) -> Optimizer:
@@ -33,12 +44,14 @@ def adapt(optimizer: Optimizer) -> Optimizer:
     - With SGD, the average of gradients with momentum (`gradwire.memory.MomentumCorrection`). The
       optimizer only adds the momentum of weight decay, which no rank sends: it updates by ``grad +
       momentum(weight_decay * parameter)``.
+    - With Muon, the mean of all ranks' momentum (`gradwire.memory.Estimate`). The optimizer's own
+      momentum becomes the same before each step, so that it changes nothing.
 
     All other parameters are updated by torch, bit for bit as without this.
 
     Parameters
     ----------
-    optimizer : torch.optim.AdamW, torch.optim.Adam or torch.optim.SGD
+    optimizer : torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD or one of `MUONS`
         Or a subclass with the same ``step``. An optimizer that is already adapted is unchanged.
 
     Returns
@@ -66,13 +79,15 @@ def adapt(optimizer: Optimizer) -> Optimizer:
 
 
 def family_of(optimizer: object) -> Family | None:
-    """Return the rule of an optimizer; None if torch's AdamW, Adam or SGD have another ``step``."""
+    """Return the rule of an optimizer; None if its ``step`` is another one than torch's."""
     kind = getattr(optimizer, "wrapped_class", type(optimizer))
     for ancestor in kind.__mro__:
         if ancestor in (torch.optim.AdamW, torch.optim.Adam):
             return "adam"
         if ancestor is torch.optim.SGD:
             return "sgd"
+        if ancestor in MUONS:
+            return "muon"
         if "step" in vars(ancestor):
             return None
     return None
@@ -100,6 +115,7 @@ class OptimizerAdapter:
 
     def __init__(self, family: Family) -> None:
         self._update = _update_adam if family == "adam" else _update_sgd
+        self._stands_in = family == "muon"  # for the optimizer's momentum, which it is then
         self._links: tuple[Any, ...] = ()  # an `OptimizerLink` of each attachment
         self._handles: tuple[RemovableHandle, ...] = ()
         self._stays = False  # after the last attachment
@@ -117,7 +133,7 @@ class OptimizerAdapter:
         family = family_of(optimizer)
         if family is None:
             raise TypeError(
-                "only torch.optim.AdamW, Adam and SGD apply what codecs compute, and classes "
+                "only torch.optim.AdamW, Adam, SGD and Muon apply what codecs compute, and classes "
                 f"derived from them without a step() of their own; got {type(optimizer).__name__}"
             )
         adapter = cls(family)
@@ -186,9 +202,16 @@ class OptimizerAdapter:
             for group in optimizer.param_groups:
                 corrected = group.get("corrected")
                 for tensor in group["params"]:
-                    if tensor.grad is not None and (corrected or id(tensor) in self._steps):
-                        self._hidden[id(tensor)] = tensor, tensor.grad
+                    step = tensor.grad
+                    if step is None or not (corrected or id(tensor) in self._steps):
+                        continue
+                    if not self._stands_in:
+                        self._hidden[id(tensor)] = tensor, step
                         tensor.grad = None
+                    elif corrected or self._steps[id(tensor)]:
+                        # Whatever their weights, the mean of it and of what equals it is the same.
+                        state = optimizer.state[tensor]
+                        state.setdefault("momentum_buffer", torch.empty_like(step)).copy_(step)
             return loss
 
         return (args[0], begin), kwargs

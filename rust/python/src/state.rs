@@ -11,7 +11,7 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::buffer::{Tensor, to_numpy};
+use crate::buffer::{Tensor, Writable, to_numpy};
 use crate::codec::Codec;
 use crate::errors::{state_in_use, to_py};
 use crate::interrupt::Keeper;
@@ -221,6 +221,11 @@ impl State {
     }
 
     #[getter]
+    fn estimate<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        array(py, self.lock(py)?.state.estimate().map(Input::F32))
+    }
+
+    #[getter]
     fn learning_rate(&self, py: Python<'_>) -> PyResult<Option<f64>> {
         Ok(self.lock(py)?.state.learning_rate())
     }
@@ -273,6 +278,16 @@ impl State {
         let lifted = Tensor::get("lifted", lifted, false)?;
         let lowered = self.lock(py)?.state.lower(start, lifted.floats()?, step);
         lowered.map_err(|error| to_py(py, error, self.name()))
+    }
+
+    /// Make the mean of what all ranks have sent that of their estimates: see `codec::State::deliver`.
+    #[pyo3(signature = (mean, scale=1.0))]
+    fn deliver(&self, py: Python<'_>, mean: &Bound<'_, PyAny>, scale: f32) -> PyResult<()> {
+        let mut mean = Writable::floats("mean", mean)?;
+        let mut inner = self.lock(py)?;
+        let (state, mean) = (&mut inner.state, mean.as_mut_slice());
+        let delivered = py.detach(|| state.deliver(mean, scale));
+        delivered.map_err(|error| to_py(py, error, self.name()))
     }
 
     fn reset(&self, py: Python<'_>) -> PyResult<()> {
@@ -351,7 +366,7 @@ struct KeptBuffer {
     set: fn(&mut codec::State, Input<'_>) -> gradwire_core::Result<()>,
 }
 
-const BUFFERS: [KeptBuffer; 3] = [
+const BUFFERS: [KeptBuffer; 4] = [
     KeptBuffer {
         name: "residual",
         part: "a memory",
@@ -369,6 +384,12 @@ const BUFFERS: [KeptBuffer; 3] = [
         part: "Adam's correction",
         get: codec::State::stored_second_moment,
         set: codec::State::set_stored_second_moment,
+    },
+    KeptBuffer {
+        name: "estimate",
+        part: "an estimate",
+        get: |state| state.estimate().map(Input::F32),
+        set: |state, values| state.set_estimate(floats(values)?),
     },
 ];
 

@@ -8,7 +8,7 @@ from gradwire._codec import Codec
 from gradwire.presets import float8
 from gradwire.schedule import Constant, Schedule
 from gradwire.torch.engine.config import Assignment
-from gradwire.torch.engine.pairing import RATIO, PairingWarning, default_codec, name_of
+from gradwire.torch.engine.pairing import PairingWarning, default_codec, name_of
 from gradwire.torch.errors import warn
 from gradwire.torch.optim import family_of
 
@@ -80,8 +80,9 @@ def codec_for(
     With ``clips``, the program clips exchanged values, which must therefore be gradients. Raises a
     TypeError if the optimizer is missing or none of torch.
     """
-    ratio = RATIO if min_ratio is None else _validate.unit_interval("min_ratio", min_ratio)
-    codec = default_codec(optimizer, ratio)
+    if min_ratio is not None:
+        _validate.unit_interval("min_ratio", min_ratio)
+    codec = default_codec(optimizer, min_ratio)
     sends_gradients = not (codec.memory.updates or codec.memory.corrects)
     return Automatic(codec if sends_gradients or not clips else float8())
 

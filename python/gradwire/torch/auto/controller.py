@@ -5,7 +5,7 @@ import statistics
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
 import torch
 from numpy.typing import NDArray
@@ -118,7 +118,9 @@ def _whole(codec: Codec) -> Codec:
     if not codec.memory.corrects:
         return with_ratio(codec, 1.0).replace(quantize=EXACT)
     # Sampling could miss some. Without masking, momentum stays: the optimizer goes on with it.
-    memory = dataclasses.replace(cast("Any", codec.memory), masking=False)
+    memory: Any = codec.memory
+    if not memory.estimates:
+        memory = dataclasses.replace(memory, masking=False)
     return codec.replace(sparsify=All(), quantize=EXACT, memory=memory)
 
 

@@ -85,7 +85,7 @@ def _sizes(shapes: Mapping[str, Sequence[int]]) -> dict[str, torch.Size]:
 def merge(
     channel: Channel, mine: Mapping[str, Any] | None, shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, Any]:
-    """Return one checkpoint with the sum of all residuals, and the mean of all moments.
+    """Return one checkpoint with the sum of all residuals, and the mean of moments and estimates.
 
     The result is like that of a run with a single rank: `load` with ``sum-and-split`` gives every
     rank of any number its share. The same on all ranks. A rank may have no checkpoint; the result
@@ -134,11 +134,12 @@ def merge(
 
     merged: dict[str, Any] = {"about": first["about"], "measured": {}}
     for kind, names in first["agreed"][2].items():
-        ranks = 1 if kind == "residual" else len(every)
         if names or kind in ALWAYS:
             merged[kind] = {}
         for name in names:
             tensor = None if state is None else state.entries[name].buffers[kind]
+            summed = kind == "residual" and name not in first["agreed"][2]["estimate"]
+            ranks = 1 if summed else len(every)
             merged[kind][name] = total(name, tensor).div_(ranks).float()
     for name in sorted({name for state in every for name in state["measured"]}):
         tensor = None if state is None else state.measured.get(name)

@@ -89,7 +89,7 @@ def load(
         mine = loading[0]
         steps = {name: state.step for name, state in mine.states.items()}
         made_in = {name: step for name, (_, step) in mine.moments.items()}
-        return mine.summary, mine.schedule, steps, mine.ratios, made_in
+        return mine.summary, mine.schedule, steps, mine.ratios, mine.unchanged, made_in
 
     every = run_on_all(channel, read, "load")
     (mine,) = loading
@@ -111,6 +111,8 @@ def load(
     steps = [facts[2] for facts in every]
     run_on_all(channel, lambda: mine.complete(steps, schedules), "load")
     mine.share_moments(between, [every[rank][-1] for rank in place.partners])
+    if not all(facts[4] for facts in every):
+        mine.share_estimates(between)
     ratios: dict[str, list[Any]] = next((every[at][3] for at in place.partners if every[at][3]), {})
     merged = {name: SquareRatio(*fields) for name, fields in ratios.items()}
     mine.apply(merged, same_size=all(size == place.nodes for size, *_ in known.values()))
@@ -145,6 +147,7 @@ class _Loading:
         self.sizes: dict[str, list[int]] = {}
         self.ratios: dict[str, SquareRatio] = {}
         self.summary: tuple[int, int, int, int] | None = None
+        self.unchanged = False  # each rank has what it saved
         by_rank = unpack(saved)
         redivided = any(state.shares != place.shares for state in by_rank.values())
         by_rank = of_this_share(by_rank, parameters, place)
@@ -204,6 +207,7 @@ class _Loading:
                 f"this is rank {rank}, got the state_dict of rank {', '.join(map(str, by_rank))}: "
                 "every rank has its own residual; save and load all of them"
             )
+        self.unchanged = True
         for name, entry in by_rank[rank].entries.items():
             self._restore(name, entry, entry.buffers)
             self.sizes[name] = entry.sizes
@@ -276,6 +280,16 @@ class _Loading:
             mean = total.div_(len(steps)).float().numpy()
             state = self.states[name]
             state.load_state_dict(with_second_moment(state, mean, max(steps)))
+
+    def share_estimates(self, channel: Channel) -> None:
+        """Give all ranks the mean of the estimates that these ranks now have. A collective."""
+        for name, parameter in self._parameters.items():
+            if parameter.codec.memory.estimates:
+                saved = self.states[name].state_dict()
+                total = torch.from_numpy(saved["residual"]).double()
+                channel.all_reduce(total).wait()
+                mean = total.div_(channel.size).float().numpy()
+                self.states[name].load_state_dict(saved | {"estimate": mean})
 
     def complete(
         self, steps: Sequence[Mapping[str, int]], schedules: Sequence[Mapping[str, Any]]

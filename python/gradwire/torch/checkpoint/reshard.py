@@ -1,7 +1,8 @@
 """Checkpoints of one grid of ranks, nodes times the shares of each, for another grid.
 
 Residuals are still to be sent, so their sum over all ranks is conserved. Moments estimate the
-gradients that a rank will see, so new ranks start from the average of the old ones.
+gradients that a rank will see, so new ranks start from the average of the old ones. So do
+estimates, the mean of which all ranks have.
 """
 
 from collections.abc import Mapping, Sequence
@@ -93,7 +94,7 @@ def _joined(parts: Sequence[Entry], parameter: ParameterSlot, shares: int) -> En
     for kind in BUFFERS:
         if all(kind in part.buffers for part in parts):
             whole = _whole([part.buffers[kind] for part in parts])
-            if kind == "residual":  # of the mean over a node: what is to be sent is kept in sum
+            if is_summed(kind, parts[0]):  # of the mean over a node: kept in sum
                 whole = (whole.float() * (len(parts) / shares)).to(whole.dtype)
             buffers[kind] = parameter.own(whole)
     return replace(parts[0], state=parts[0].state | {"numel": numel}, buffers=buffers)
@@ -109,8 +110,13 @@ def split(entries: Sequence[Entry], kind: str, ranks: int) -> torch.Tensor:
     total = np.zeros(entries[0].buffers[kind].shape, np.float64)
     for entry in entries:
         total += entry.buffers[kind].float().numpy()
-    parts = ranks if kind == "residual" else len(entries)
+    parts = ranks if is_summed(kind, entries[0]) else len(entries)
     return torch.from_numpy(np.asarray(total / parts, np.float32))
+
+
+def is_summed(kind: str, entry: Entry) -> bool:
+    """Tell whether buffers of this kind are still to be sent, and not what ranks have in common."""
+    return kind == "residual" and "estimate" not in entry.buffers
 
 
 class Resharded:

@@ -274,11 +274,12 @@ class BackwardPasses:
         if not shadow and (refusal := link.refusal()) is not None:
             return refusal
         try:
+            link.follow_momentum()
             undo = self._drop(link)
         except ExchangeError as error:
             self._pipeline.broken = error
             return error
-        except UpdateError as error:
+        except (UpdateError, ValueError) as error:
             return error
         step = self.step
         if self._scheduler.is_due(step):

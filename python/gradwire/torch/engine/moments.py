@@ -54,7 +54,7 @@ def _factor(parameter: ParameterSlot) -> float:
     With Nesterov's momentum, the codec keeps what torch multiplies again in each step.
     """
     memory: Any = parameter.codec.memory
-    return float(memory.momentum) if memory.nesterov else 1.0
+    return float(memory.momentum or 1.0) if memory.nesterov else 1.0
 
 
 def start_with(parameter: ParameterSlot, moments: Mapping[str, Any]) -> None:
@@ -67,9 +67,13 @@ def start_with(parameter: ParameterSlot, moments: Mapping[str, Any]) -> None:
         taken = with_second_moment(parameter.state, values, int(moments["step"]))
         parameter.state.load_state_dict(taken)
     elif parameter.codec.memory.corrects and moments.get("momentum_buffer") is not None:
-        momentum = _factor(parameter) * parameter.own(moments["momentum_buffer"])
+        momentum = parameter.own(moments["momentum_buffer"])
         state = parameter.state.state_dict()
-        parameter.state.load_state_dict(state | {"momentum": to_memory(momentum, parameter)})
+        if parameter.codec.memory.estimates:  # exact, and the same on all ranks
+            estimate = to_memory(momentum, parameter)
+            state |= {"residual": estimate, "estimate": estimate}
+        values = to_memory(_factor(parameter) * momentum, parameter)
+        parameter.state.load_state_dict(state | {"momentum": values})
 
 
 def with_second_moment(state: State, values: NDArray[Any], steps: int) -> dict[str, Any]:

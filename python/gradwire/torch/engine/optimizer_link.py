@@ -1,9 +1,10 @@
 """Tracks exchanged gradients: whether the optimizer applies them or the program drops them."""
 
+import dataclasses
 import functools
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.optim import Optimizer
@@ -30,7 +31,8 @@ from gradwire.torch.transport import Channel
 _CHANGED = (
     "the program changed .grad between backward() and step(). It holds updates, not gradients. If "
     "a loss scaler divided them by its scale, nothing is trained: pass it to attach(..., "
-    "grad_scaler=). Clipping gradients there clips updates. To clip gradients, clip them before "
+    "grad_scaler=). Clipping gradients there clips updates, and with Muon, which ignores their "
+    "length, does nothing. To clip gradients, clip them before "
     "they are exchanged: run the pass within model.no_sync() (with FSDP after "
     "model.set_requires_all_reduce(False), with Horovod as one pass of "
     "backward_passes_per_step=2), clip, and call step(), which exchanges them"
@@ -66,6 +68,9 @@ class OptimizerLink:
         # By ids of tensors: the parameters whose codec applies the learning rate.
         self._updated = {
             key: slot for key, slot in self._parameters.items() if slot.codec.memory.updates
+        }
+        self._estimates = {
+            key: slot for key, slot in self._parameters.items() if slot.codec.memory.estimates
         }
         # The optimizer must know that, because no other gradient may be added to an update.
         self._computed = any(slot.computed for slot in parameters)
@@ -129,6 +134,7 @@ class OptimizerLink:
             return
         options = list(map(options_of, optimizer.param_groups))
         if options != self._options:
+            self.follow_momentum()
             self._check_options()
             self._options = options
         self._stepping = True
@@ -326,6 +332,22 @@ class OptimizerLink:
                 "within handle.paused()"
             )
 
+    def follow_momentum(self) -> None:
+        """Let estimates follow the momentum of the optimizer, which a program may change."""
+        groups = self._optimizer.param_groups if self._estimates else ()
+        codecs: dict[Codec, Codec] = {}  # one object for all parameters alike
+        for group in groups:
+            for slot in filter(None, map(self._estimates.get, map(id, group["params"]))):
+                codec, memory = slot.codec, cast("Any", slot.codec.memory)
+                nesterov = group.get("nesterov", memory.nesterov)
+                if (memory.momentum, memory.nesterov) != (group["momentum"], nesterov):
+                    if codec not in codecs:
+                        options = {"momentum": group["momentum"], "nesterov": nesterov}
+                        memory = dataclasses.replace(memory, **options)
+                        codecs[codec] = codec.replace(memory=memory)
+                    slot.codec = codecs[codec]
+            codecs.clear()
+
     def rates(self) -> list[tuple[Callable[[], float], list[ParameterSlot]]]:
         """Return a reader of each learning rate, with the parameters whose codec applies it.
 
@@ -393,7 +415,7 @@ class OptimizerLink:
                 self._optimizer.state[tensor] = second_moments(slot, channel)
             elif memory.corrects and slot.state.step > 0:
                 state = self._optimizer.state[tensor]
-                if state.get("momentum_buffer") is None:
+                if memory.estimates or state.get("momentum_buffer") is None:
                     state["momentum_buffer"] = torch.zeros_like(tensor)
                 local(state["momentum_buffer"]).add_(mean_momentum(slot, channel))
 

@@ -7,7 +7,7 @@ import torch
 from torch.optim import Optimizer
 
 from gradwire._codec import Codec
-from gradwire.presets import adam, dgc, float8, topk
+from gradwire.presets import adam, dgc, float8, muon, topk
 from gradwire.torch.engine.consensus import checksum
 from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.errors import warn
@@ -17,6 +17,7 @@ RATIO = 0.01
 """The share of entries sent by default: accuracy has been measured to be that without a codec."""
 _ADAMW = "torch.optim.AdamW"
 _SGD = "torch.optim.SGD"
+_MUON = "torch.optim.Muon"
 
 _UNSUITED = ("dampening", "amsgrad", "capturable", "differentiable")
 """Options that an optimizer has from torch, and that no codec follows."""
@@ -74,7 +75,13 @@ def check_pairing(
             "model.parameters(), lr=...), which applies them, or leave the codec out, and "
             "attach(model, optimizer=optimizer) chooses one that suits the optimizer"
         )
-    if codec.memory.corrects and optimizer is not None and family == "adam":
+    if codec.memory.estimates and optimizer is not None and family != "muon":
+        raise ValueError(
+            f"{codec.memory!r} has .grad hold momentum, of which {name_of(optimizer)} would take "
+            f"the length as well; use {_MUON}(matrices, lr=...){_other_muon(optimizer)}"
+        )
+    if codec.memory.corrects and not codec.memory.estimates and family in ("adam", "muon"):
+        assert optimizer is not None  # which is of a family
         raise ValueError(
             f"{codec.memory!r} sends gradients with momentum, which {name_of(optimizer)} would "
             f"subtract unchanged; use {_SGD}(model.parameters(), lr=..., momentum=...)"
@@ -95,6 +102,14 @@ def check_pairing(
             _check_equal(codec, group, {"momentum": "momentum", "nesterov": "nesterov"})
 
 
+def _other_muon(optimizer: Optimizer) -> str:
+    """Return what makes a class that may be a Muon one, at the end of a message."""
+    if "muon" not in type(optimizer).__name__.lower():
+        return ""
+    name = type(optimizer).__name__
+    return f". If {name} makes momentum orthogonal: gradwire.torch.optim.MUONS.add({name})"
+
+
 def _unsuited_option(optimizer: Optimizer, group: Mapping[str, Any]) -> str:
     """Return the option of a group that no codec follows; empty if there is none."""
     decays = family_of(optimizer) == "adam" and decays_gradients(optimizer, group)
@@ -102,10 +117,11 @@ def _unsuited_option(optimizer: Optimizer, group: Mapping[str, Any]) -> str:
     return "weight_decay" if decays else next(iter(unsuited), "")
 
 
-def default_codec(optimizer: object, ratio: float = RATIO) -> Codec:
+def default_codec(optimizer: object, ratio: float | None = None) -> Codec:
     """Return the codec that suits an optimizer.
 
-    Adam's steps for Adam and AdamW, momentum for SGD with momentum, top-k for plain SGD. Any other
+    Adam's steps for Adam and AdamW, momentum for SGD with momentum, top-k for plain SGD, estimates
+    of momentum for Muon. Without a ratio, it is 0.1 for Muon, and 0.01 for the others. Any other
     optimizer gets 8 bits per entry, with a `PairingWarning`: error feedback in front of a first
     moment costs accuracy. Raises a TypeError without an optimizer of torch.
     """
@@ -116,7 +132,7 @@ def default_codec(optimizer: object, ratio: float = RATIO) -> Codec:
         )
     check_optimizer(optimizer)
     assert isinstance(optimizer, Optimizer)  # or it had raised
-    why = "is not torch.optim.AdamW, Adam or SGD"
+    why = "is not torch.optim.AdamW, Adam, SGD or Muon"
     if family_of(optimizer) is not None:
         groups = [(group, _unsuited_option(optimizer, group)) for group in optimizer.param_groups]
         why = next((f"has {name}={group[name]!r}" for group, name in groups if name), "")
@@ -124,9 +140,12 @@ def default_codec(optimizer: object, ratio: float = RATIO) -> Codec:
         _warn(
             f"{name_of(optimizer)} {why}, so no codec can do its work, and gradients are sent as "
             "gradwire.float8(), with a quarter of the bytes. For another codec: attach(model, "
-            "codec, optimizer=optimizer)"
+            f"codec, optimizer=optimizer){_other_muon(optimizer)}"
         )
         return float8()
+    if family_of(optimizer) == "muon":
+        return muon() if ratio is None else muon(ratio)
+    ratio = RATIO if ratio is None else ratio
     if family_of(optimizer) == "adam":
         return adam(ratio)
     return dgc(ratio) if has_momentum(optimizer) else topk(ratio)
@@ -143,7 +162,8 @@ def options_of(group: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_equal(codec: Codec, group: Mapping[str, Any], options: Mapping[str, str]) -> None:
     for option, called in options.items():
-        wanted, value = getattr(codec.memory, option), group[option]
+        wanted = getattr(codec.memory, option)
+        value = group.get(option, wanted)
         if wanted not in (None, value):
             cycles = "; OneCycleLR and CyclicLR need cycle_momentum=False"
             raise ValueError(
@@ -212,7 +232,7 @@ def warn_of_pairing(
     if memory.updates or not any(map(_has_momentum, groups)):
         return
     if memory.corrects:
-        if family_of(optimizer) != "sgd":
+        if family_of(optimizer) not in ("sgd", "muon"):
             _warn(
                 f"{memory!r} applies momentum, and {name_of(optimizer)} would apply it again: use "
                 f"{_SGD}(model.parameters(), lr=..., momentum=...)"

@@ -16,7 +16,7 @@ from gradwire.torch.engine.sharding import Shard, laid_out
 T = TypeVar("T")
 
 # Arrays of a parameter's state with a value per entry, in memory order; None without them.
-BUFFERS = ("residual", "momentum", "second_moment")
+BUFFERS = ("residual", "momentum", "second_moment", "estimate")
 BUCKET_NBYTES = 25 << 20  # capacity of a bucket: one is encoded while another is exchanged
 
 
@@ -241,7 +241,7 @@ def observe(parameter: ParameterSlot) -> None:
         buffers = {
             buffer: to_logical(saved[buffer], parameter)
             for buffer in BUFFERS
-            if saved[buffer] is not None
+            if saved.get(buffer) is not None
         }
         parameter.strides = strides
         moved = {

@@ -196,6 +196,7 @@ class RankExchange:
                 start = times.add("exchange", start)
                 times.sent(flight.collectives, flight.room, flight.wire, flight.dense_nbytes)
                 flight.combine()
+                flight.deliver()
             finally:
                 flight.release()
             # A scaler must learn of a result that overflowed.
@@ -239,6 +240,19 @@ class Transfer(InFlightBucket, abc.ABC):
         """Write the average into the bucket, or raise the error in the headers."""
 
     # What these are made of -------------------------------------------------------------------
+
+    def deliver(self) -> None:
+        """Have averages of changes become the estimates that all ranks share, which they change.
+
+        An encode that is undone, at whatever time, takes the change of the estimate back with it.
+        """
+        for piece in self.contents.estimates:
+            values = self.bucket.values[piece.start : piece.stop]
+            mean = values.to("cpu", torch.float32)
+            with naming(piece):
+                piece.parameter.state.deliver(mean.numpy(), self.task.scale)
+            if mean is not values:
+                values.copy_(mean)
 
     def take(self, *sizes: int) -> list[torch.Tensor]:
         """Take memory for collectives, until these are done; see `take_buffers`."""

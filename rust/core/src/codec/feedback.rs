@@ -116,17 +116,18 @@ impl Codec {
             let sent = &mut sent[..values.len()];
             decoder.decode(block * BLOCK, Some(indices), sent);
             let entries = indices.iter().zip(values).zip(&*sent);
-            let left = entries
-                .map(|((&index, &value), &sent)| (index as usize, normal_or_zero(value - sent)));
+            let entries = entries.map(|((&index, &value), &sent)| (index as usize, value, sent));
             match &mut state.kept.residual {
-                None => state.kept.put_rounded(self.memory, left),
+                None => state.kept.put_rounded(self.memory, entries),
                 Some(residual) if self.memory.facts().becomes_sums => {
                     let next = residual.next_mut();
-                    left.for_each(|(i, left)| next[i] = left);
+                    entries.for_each(|(i, value, sent)| next[i] = normal_or_zero(value - sent));
                 }
                 Some(residual) => {
                     let (kept, next) = residual.begin();
-                    left.for_each(|(i, left)| next[i] = self.memory.left(kept[i], left));
+                    entries.for_each(|(i, value, sent)| {
+                        next[i] = self.memory.left(kept[i], value, sent);
+                    });
                 }
             }
         }

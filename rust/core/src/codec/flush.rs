@@ -7,6 +7,7 @@ use half::bf16;
 
 use super::{Codec, Encoded, State};
 use crate::frame::{self, Destination, Layout};
+use crate::memory::Keeps;
 use crate::pack::Pattern;
 use crate::quantize::Quantizer;
 use crate::scan::Field;
@@ -36,6 +37,12 @@ impl Codec {
         let Some(residual) = state.stored_residual() else {
             return Err(Error::argument("the codec has no memory, so there is nothing to flush"));
         };
+        if self.memory.facts().keeps == Keeps::Estimate {
+            return Err(Error::argument(
+                "the codec keeps an estimate, of which nothing waits to be sent: there is nothing to \
+                 flush",
+            ));
+        }
         let numel = residual.len();
         state.prepare(self, numel)?;
         let layout = Layout {

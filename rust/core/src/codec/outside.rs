@@ -8,7 +8,7 @@ use super::{Codec, Encoded, State, Support, Workspace, limit_too_small};
 use crate::frame::outside::{Coded, Values, check_values, head_len, reframe};
 use crate::frame::{Destination, Frame, HEADER_LEN};
 use crate::quantize::Quantizer;
-use crate::simd::{in_standard_mode, normal_or_zero};
+use crate::simd::in_standard_mode;
 use crate::{Error, Input, Result};
 
 /// How often a frame that is too long is made again with entries in proportion.
@@ -129,9 +129,8 @@ impl Codec {
     /// Puts right what the memory becomes of entries that are decoded as something else.
     fn keep_rest(&self, carried: &Carried, state: &mut State) {
         let entries = carried.positions.iter().zip(&carried.values).zip(&carried.decoded);
-        let left = entries
-            .map(|((&position, &value), &sent)| (position as usize, normal_or_zero(value - sent)));
-        state.kept.amend(self.memory, left);
+        let entries = entries.map(|((&at, &value), &sent)| (at as usize, value, sent));
+        state.kept.amend(self.memory, entries);
     }
 
     /// The room for an exact frame of so few entries that no other can be too long with them.

@@ -8,6 +8,7 @@ use super::Codec;
 use crate::memory::{Buffers, Keeps, Kept, Keys, Optimizer, add_finite};
 use crate::rng::Key;
 use crate::scan::{Field, Tensor};
+use crate::simd::peak::NON_FINITE;
 use crate::simd::{Kernels, in_standard_mode, reduce, summary};
 use crate::sparsify::{Sparsifier, Tracker};
 use crate::{Error, Input, Result};
@@ -164,6 +165,9 @@ impl State {
     /// Has the last encode be one that is not undone.
     fn forbid_undo(&mut self) {
         self.previous = None;
+        if let Some(shared) = &mut self.kept.shared {
+            shared.begin();
+        }
     }
 
     /// The tracker that an encode with this codec begins from: that of the last encode, or a new one
@@ -244,14 +248,50 @@ impl State {
         Ok(())
     }
 
-    /// The momentum, if the codec corrects it.
+    /// The momentum, if the codec keeps one.
     pub fn momentum(&self) -> Option<&[f32]> {
-        self.kept.moment.as_ref().filter(|_| self.has(Keeps::Momentum)).map(Buffers::as_slice)
+        self.kept.moment.as_ref().filter(|_| !self.has(Keeps::SecondMoment)).map(Buffers::as_slice)
     }
 
     /// Replaces the momentum by these finite values.
     pub fn set_momentum(&mut self, values: &[f32]) -> Result<()> {
-        self.set_moment(Keeps::Momentum, "momentum", Input::F32(values))
+        let keeps = if self.has(Keeps::Estimate) { Keeps::Estimate } else { Keeps::Momentum };
+        self.set_moment(keeps, "momentum", Input::F32(values))
+    }
+
+    /// The mean of the estimates of all ranks, if the codec sends changes of them.
+    pub fn estimate(&self) -> Option<&[f32]> {
+        self.kept.shared.as_ref().map(Buffers::as_slice)
+    }
+
+    /// Replaces it by these finite values.
+    pub fn set_estimate(&mut self, values: &[f32]) -> Result<()> {
+        let Some(shared) = &mut self.kept.shared else {
+            return Err(Error::argument("the codec of this state has no estimate to set"));
+        };
+        shared.set("estimate", values)?;
+        self.forbid_undo();
+        Ok(())
+    }
+
+    /// Adds the mean of what all ranks have sent to the mean of their estimates, which takes its place:
+    /// both times `scale`. Call it once after an encode, with which it is undone.
+    ///
+    /// On an error, that a sum is not finite, or of a codec without an estimate, nothing has changed.
+    pub fn deliver(&mut self, mean: &mut [f32], scale: f32) -> Result<()> {
+        let Some(shared) = self.kept.shared.as_mut().filter(|_| mean.len() == self.numel) else {
+            return Err(Error::argument("the codec of this state has no estimate of this length"));
+        };
+        let ((old, next), kernels) = (shared.begin(), Kernels::current());
+        in_standard_mode(|| kernels.add(next, old, mean, 1.0 / scale));
+        if kernels.peak(next) >= NON_FINITE {
+            let bad = || next.iter().enumerate().filter(|(_, value)| !value.is_finite());
+            let first = bad().next().map_or(0, |(at, _)| at as u64);
+            return Err(Error::NonFinite { count: bad().count() as u64, first });
+        }
+        mean.iter_mut().zip(&*next).for_each(|(mean, next)| *mean = scale * next);
+        shared.commit();
+        Ok(())
     }
 
     /// The second moment of the gradients, if the codec makes Adam's steps of them and keeps it in

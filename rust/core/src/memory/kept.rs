@@ -22,6 +22,8 @@ pub(crate) enum Keeps {
     Momentum,
     /// What was not sent of the steps of an optimizer, and a second moment of gradients beside it.
     SecondMoment,
+    /// What all ranks know of the momentum beside it, and the mean of that over the ranks.
+    Estimate,
 }
 
 impl Keeps {
@@ -32,6 +34,7 @@ impl Keeps {
             Self::Residual => "a residual",
             Self::Momentum => "a residual and a momentum",
             Self::SecondMoment => "a residual and a second moment",
+            Self::Estimate => "an estimate and a momentum",
         }
     }
 
@@ -39,7 +42,7 @@ impl Keeps {
     fn has_moment(self) -> bool {
         match self {
             Self::Nothing | Self::Residual => false,
-            Self::Momentum | Self::SecondMoment => true,
+            Self::Momentum | Self::SecondMoment | Self::Estimate => true,
         }
     }
 }
@@ -50,7 +53,7 @@ pub(crate) struct Kept {
     keeps: Keeps,
     /// Whether in bfloat16.
     rounds: bool,
-    /// What was not sent, which for momentum correction is the velocity.
+    /// What was not sent, which for momentum correction is the velocity; or this rank's estimate.
     pub residual: Option<Buffers>,
     /// The same where it is kept in bfloat16, for which the other is none.
     pub rounded: Option<Buffers<bf16>>,
@@ -58,6 +61,8 @@ pub(crate) struct Kept {
     pub moment: Option<Buffers>,
     /// The same where it is kept in bfloat16.
     pub rounded_moment: Option<Buffers<bf16>>,
+    /// The mean of the estimates of all ranks.
+    pub shared: Option<Buffers>,
     /// What makes steps of gradients, where a memory does.
     pub optimizer: Optimizer,
     /// What the last encode, or the one under way, rounds with.
@@ -103,6 +108,7 @@ impl Kept {
             rounded: make(numel, remembers && rounds)?,
             moment: make(numel, has_moment && !rounds)?,
             rounded_moment: make(numel, has_moment && rounds)?,
+            shared: make(numel, keeps == Keeps::Estimate)?,
             optimizer: Optimizer::default(),
             keys: Keys { residual: unset, moment: unset },
         })
@@ -165,8 +171,9 @@ impl Kept {
         self.rounded_buffers().for_each(Buffers::commit);
     }
 
-    /// As [`Buffers::rollback`], of all.
+    /// As [`Buffers::rollback`], of all; of the shared estimate if it has changed since the encode.
     pub fn rollback(&mut self) {
+        self.shared.iter_mut().filter(|shared| shared.can_roll_back()).for_each(Buffers::rollback);
         self.buffers().for_each(Buffers::rollback);
         self.rounded_buffers().for_each(Buffers::rollback);
     }
@@ -174,31 +181,38 @@ impl Kept {
     /// As [`Buffers::clear`], of all.
     pub fn clear(&mut self) {
         self.buffers().for_each(Buffers::clear);
+        self.shared.iter_mut().for_each(Buffers::clear);
         self.rounded_buffers().for_each(Buffers::clear);
     }
 
-    /// Amends what the last commit has made of these positions, of which so much was not sent.
-    pub fn amend(&mut self, memory: Memory, left: impl Iterator<Item = (usize, f32)>) {
+    /// Amends what the last commit has made of entries: positions, values, and what was sent of these.
+    pub fn amend(&mut self, memory: Memory, entries: impl Iterator<Item = (usize, f32, f32)>) {
         let key = self.keys.residual;
         if let Some(residual) = &mut self.residual {
             let (before, after) = residual.amend();
-            for (i, left) in left {
-                after[i] = memory.left(before.map_or(0.0, |before| before[i]), left);
+            for (i, value, sent) in entries {
+                after[i] = memory.left(before.map_or(0.0, |before| before[i]), value, sent);
             }
         } else if let Some(rounded) = &mut self.rounded {
             let (before, after) = rounded.amend();
-            for (i, left) in left {
-                let left = memory.left(before.map_or(0.0, |before| before[i].to_f32()), left);
+            for (i, value, sent) in entries {
+                let before = before.map_or(0.0, |before| before[i].to_f32());
+                let left = memory.left(before, value, sent);
                 after[i] = dither::at(left, key, i as u32);
             }
         }
     }
 
-    /// Adds to the residual of the positions from `start` on, after a commit that can be undone. A
-    /// residual in bfloat16 rounds each sum with numbers of this key.
+    /// Adds what is left of sums to the residual of the positions from `start` on, after a commit that can
+    /// be undone. A residual in bfloat16 rounds each sum with numbers of this key. An estimate, which has
+    /// been added to the sums whole, is less by as much.
     pub fn add(&mut self, start: usize, more: &[f32], key: Key) -> Result<()> {
         let part = start..start + more.len();
         if let Some(residual) = &mut self.residual {
+            if self.keeps == Keeps::Estimate {
+                let less: Vec<_> = more.iter().map(|more| -more).collect();
+                return add_finite(&mut residual.current_mut()[part], &less, |sum, _| sum);
+            }
             return add_finite(&mut residual.current_mut()[part], more, |sum, _| sum);
         }
         let Some(rounded) = &mut self.rounded else {
@@ -208,9 +222,10 @@ impl Kept {
         add_finite(&mut rounded.current_mut()[part], more, store)
     }
 
-    /// Takes a float32 residual of these positions out; empty if there is none.
+    /// Takes a float32 residual of these positions out; empty if there is none. An estimate stays.
     pub fn lift(&mut self, part: Range<usize>) -> Vec<f32> {
-        let Some(residual) = &mut self.residual else { return Vec::new() };
+        let stays = self.keeps == Keeps::Estimate;
+        let Some(residual) = self.residual.as_mut().filter(|_| !stays) else { return Vec::new() };
         let residual = &mut residual.current_mut()[part];
         let lifted = residual.to_vec();
         residual.fill(0.0);
@@ -225,17 +240,17 @@ impl Kept {
         }
     }
 
-    /// Replaces what a residual in bfloat16 becomes of entries of which something was not sent.
-    /// `left` has their positions, and what that is; what is kept of it, `memory` says.
-    pub fn put_rounded(&mut self, memory: Memory, left: impl Iterator<Item = (usize, f32)>) {
+    /// Replaces what a residual in bfloat16 becomes of entries: their positions, values, and what was
+    /// sent of these. What is kept, `memory` says.
+    pub fn put_rounded(
+        &mut self,
+        memory: Memory,
+        entries: impl Iterator<Item = (usize, f32, f32)>,
+    ) {
         let (Some(rounded), key) = (&mut self.rounded, self.keys.residual) else { return };
-        if memory.facts().becomes_sums {
-            let next = rounded.next_mut();
-            return left.for_each(|(i, left)| next[i] = dither::at(left, key, i as u32));
-        }
         let (kept, next) = rounded.begin();
-        for (i, left) in left {
-            next[i] = dither::at(memory.left(kept[i].to_f32(), left), key, i as u32);
+        for (i, value, sent) in entries {
+            next[i] = dither::at(memory.left(kept[i].to_f32(), value, sent), key, i as u32);
         }
     }
 
@@ -249,7 +264,8 @@ impl Kept {
 
     /// The bytes of all buffers there are.
     pub fn nbytes(&self) -> usize {
-        let plain = self.residual.iter().chain(&self.moment).map(Buffers::nbytes);
+        let plain = self.residual.iter().chain(&self.moment).chain(&self.shared);
+        let plain = plain.map(Buffers::nbytes);
         let rounded = self.rounded.iter().chain(&self.rounded_moment).map(Buffers::nbytes);
         plain.chain(rounded).sum()
     }

@@ -3,6 +3,7 @@
 use super::{Facts, Keeps, Kept, Remember, Storage};
 use crate::part::{Options, Part};
 use crate::scan::{Field, Filter, Next, Past, Tensor, Update};
+use crate::simd::normal_or_zero;
 use crate::{Error, Result};
 
 /// A memory that accumulates only a part of each gradient, so that the memories of different ranks
@@ -84,7 +85,7 @@ impl Remember for LowPass {
         Update::new(Tensor { gradient, memory }, Next::filtered(next, self.filter()))
     }
 
-    fn left(self, kept: f32, left: f32) -> f32 {
-        self.filter().left(kept, left)
+    fn left(self, kept: f32, value: f32, sent: f32) -> f32 {
+        self.filter().left(kept, normal_or_zero(value - sent))
     }
 }

@@ -4,6 +4,7 @@
 
 mod adam_correction;
 mod buffers;
+mod estimate;
 mod kept;
 mod low_pass;
 mod momentum_correction;
@@ -17,6 +18,7 @@ pub use storage::Storage;
 
 use crate::part::{Part, parts};
 use crate::scan::{Field, Tensor, Update};
+use crate::simd::normal_or_zero;
 
 parts! { $
     /// The memory of a codec.
@@ -26,6 +28,7 @@ parts! { $
     LowPass (LowPass) in low_pass;
     MomentumCorrection (MomentumCorrection) in momentum_correction;
     AdamCorrection (AdamCorrection) in adam_correction;
+    Estimate (Estimate) in estimate;
 }
 
 /// What a memory says about itself, besides its options.
@@ -40,9 +43,9 @@ pub(crate) trait Remember: Part {
     /// The same, and where that is written which is kept of entries that are not sent.
     fn update<'a>(self, gradient: Field<'a>, kept: &'a mut Kept, scale: f32) -> Update<'a>;
 
-    /// What is kept of an entry, if `kept` was, and `left` of the sum was not sent.
-    fn left(self, _kept: f32, left: f32) -> f32 {
-        left
+    /// What is kept of an entry, if `kept` was, and of the sum, `value`, so much was sent.
+    fn left(self, _kept: f32, value: f32, sent: f32) -> f32 {
+        normal_or_zero(value - sent)
     }
 }
 
@@ -80,7 +83,7 @@ impl Memory {
         each_memory!(self, memory => memory.update(gradient, kept, scale))
     }
 
-    pub(crate) fn left(self, kept: f32, left: f32) -> f32 {
-        each_memory!(self, memory => memory.left(kept, left))
+    pub(crate) fn left(self, kept: f32, value: f32, sent: f32) -> f32 {
+        each_memory!(self, memory => memory.left(kept, value, sent))
     }
 }

@@ -76,7 +76,7 @@ impl Remember for MomentumCorrection {
             return gradient.into();
         };
         let (momentum, velocity) = (momentum.as_slice(), velocity.as_slice());
-        Tensor { gradient, memory: Past::Momentum { momentum, velocity, rule: self.rule(scale) } }
+        Tensor { gradient, memory: self.past(momentum, velocity, scale) }
     }
 
     fn update<'a>(self, gradient: Field<'a>, kept: &'a mut Kept, scale: f32) -> Update<'a> {
@@ -85,13 +85,14 @@ impl Remember for MomentumCorrection {
         };
         let (velocity, sums) = velocity.begin();
         let (momentum, moved) = momentum.begin();
-        let memory = Past::Momentum { momentum, velocity, rule: self.rule(scale) };
+        let memory = self.past(momentum, velocity, scale);
         Update::new(Tensor { gradient, memory }, Next::sums(sums, moved))
     }
 }
 
 impl MomentumCorrection {
-    fn rule(self, scale: f32) -> Rule {
-        Rule { momentum: self.momentum, nesterov: self.nesterov, scale }
+    fn past<'a>(self, momentum: &'a [f32], velocity: &'a [f32], scale: f32) -> Past<'a> {
+        let rule = Rule { momentum: self.momentum, nesterov: self.nesterov, scale };
+        Past::Momentum { momentum, velocity, factor: 1.0, rule }
     }
 }

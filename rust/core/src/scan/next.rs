@@ -19,6 +19,8 @@ pub(crate) enum Next<'a> {
     Sums { sums: &'a mut [f32], beside: &'a mut [f32], streams: bool },
     /// What a filter takes in of the gradient, added to what the memory was.
     Filtered { memory: &'a mut [f32], filter: Filter, streams: bool },
+    /// What the memory was, to which what is sent is added, and a momentum beside it.
+    Stays { memory: &'a mut [f32], beside: &'a mut [f32], streams: bool },
     /// What becomes of a memory in bfloat16.
     Rounded(Rounded<'a>),
 }
@@ -74,6 +76,12 @@ impl<'a> Next<'a> {
         Self::Filtered { memory, filter, streams }
     }
 
+    /// Writes what there was.
+    pub fn stays(memory: &'a mut [f32], beside: &'a mut [f32]) -> Self {
+        let streams = is_streamed(memory.len());
+        Self::Stays { memory, beside, streams }
+    }
+
     /// Writes what becomes of a memory in bfloat16, and of a moment beside it, which has a key of its
     /// own.
     pub fn rounded(
@@ -109,6 +117,10 @@ impl<'a> Next<'a> {
             Self::Filtered { memory, filter, .. } => {
                 kernels.add(&mut memory[range.clone()], old, new, filter.beta);
             }
+            Self::Stays { memory, streams, .. } => {
+                write(kernels, &mut memory[range.clone()], old, *streams);
+                self.write_moment(kernels, range, beside);
+            }
             _ => self.write_moment(kernels, range, beside),
         }
     }
@@ -118,7 +130,7 @@ impl<'a> Next<'a> {
         match self {
             Self::Filtered { .. } => true,
             Self::Rounded(rounded) => rounded.filters(),
-            Self::None | Self::Sums { .. } => false,
+            Self::None | Self::Sums { .. } | Self::Stays { .. } => false,
         }
     }
 
@@ -131,11 +143,22 @@ impl<'a> Next<'a> {
         block: &mut [f32],
     ) {
         match self {
-            Self::Sums { beside, streams, .. } if !beside.is_empty() => {
+            Self::Sums { beside, streams, .. } | Self::Stays { beside, streams, .. }
+                if !beside.is_empty() =>
+            {
                 write(kernels, &mut beside[range.clone()], block, *streams);
             }
             Self::Rounded(rounded) => rounded.write_moment(kernels, range, block),
-            Self::None | Self::Sums { .. } | Self::Filtered { .. } => {}
+            Self::None | Self::Sums { .. } | Self::Stays { .. } | Self::Filtered { .. } => {}
+        }
+    }
+
+    /// Notes the sums of a block that is written once it is known what is left of them, where that takes
+    /// these too.
+    #[inline(always)]
+    pub(super) fn note_sums(&mut self, range: &Range<usize>, block: &[f32]) {
+        if let Self::Stays { memory, .. } = self {
+            memory[range.clone()].copy_from_slice(block);
         }
     }
 
@@ -163,6 +186,12 @@ impl<'a> Next<'a> {
         if let Self::Rounded(rounded) = self {
             return rounded.write(kernels, range, left);
         }
+        if let Self::Stays { memory, .. } = self {
+            let noted = memory[range.clone()].iter_mut();
+            return noted.zip(old).zip(&*left).for_each(|((sum, &old), &left)| {
+                *sum = normal_or_zero(old + (*sum - left));
+            });
+        }
         let Self::Filtered { memory, filter, streams } = self else {
             return self.write_sums(kernels, range, left);
         };
@@ -183,6 +212,14 @@ impl Split for Next<'_> {
                 (
                     Self::Sums { sums, beside, streams },
                     Self::Sums { sums: rest, beside: late, streams },
+                )
+            }
+            Self::Stays { memory, beside, streams } => {
+                let (memory, rest) = memory.split_at_mut(middle);
+                let (beside, late) = beside.split_at_mut(middle);
+                (
+                    Self::Stays { memory, beside, streams },
+                    Self::Stays { memory: rest, beside: late, streams },
                 )
             }
             Self::Filtered { memory, filter, streams } => {

@@ -31,8 +31,8 @@ pub(crate) enum Past<'a> {
     Residual { residual: &'a [f32], decay: f32 },
     /// The same of a residual in bfloat16.
     Rounded { residual: &'a [bf16], decay: f32 },
-    /// The gradient moves a momentum, by which a velocity grows.
-    Momentum { momentum: &'a [f32], velocity: &'a [f32], rule: momentum::Rule },
+    /// The gradient moves a momentum, to which a velocity is added, times a factor.
+    Momentum { momentum: &'a [f32], velocity: &'a [f32], factor: f32, rule: momentum::Rule },
     /// The gradient moves a second moment, and the step that follows is added to a residual.
     Adam { second: &'a [f32], residual: &'a [f32], rule: adam::Rule },
     /// The same of both in bfloat16.
@@ -59,9 +59,9 @@ impl<'a> Past<'a> {
             Self::Rounded { residual, decay } => {
                 Self::Rounded { residual: &residual[range], decay }
             }
-            Self::Momentum { momentum, velocity, rule } => {
+            Self::Momentum { momentum, velocity, factor, rule } => {
                 let (momentum, velocity) = (&momentum[range.clone()], &velocity[range]);
-                Self::Momentum { momentum, velocity, rule }
+                Self::Momentum { momentum, velocity, factor, rule }
             }
             Self::Adam { second, residual, rule } => {
                 let (second, residual) = (&second[range.clone()], &residual[range]);
@@ -107,10 +107,10 @@ impl<'a> Past<'a> {
                 kernels.widen_bf16(&residual[range.clone()], old);
                 Terms { new, old: Some((old, decay)), beside }
             }
-            Self::Momentum { momentum, rule, .. } => {
+            Self::Momentum { momentum, factor, rule, .. } => {
                 let step = &mut step[..range.len()];
                 kernels.momentum(beside, step, new, &momentum[range.clone()], rule);
-                Terms { new: step, old: Some((self.old(range), 1.0)), beside }
+                Terms { new: step, old: Some((self.old(range), factor)), beside }
             }
             Self::Adam { second, rule, .. } => {
                 let step = &mut step[..range.len()];
@@ -186,9 +186,9 @@ impl<'a> Tensor<'a> {
                 let kept = decay * residual[i].to_f32();
                 gradient + kept
             }
-            Past::Momentum { momentum, velocity, rule } => {
+            Past::Momentum { momentum, velocity, factor, rule } => {
                 let (_, step) = rule.of(gradient, momentum[i]);
-                step + velocity[i]
+                step + factor * velocity[i]
             }
             Past::Adam { second, residual, rule } => {
                 let (_, step) = rule.of(gradient, second[i]);

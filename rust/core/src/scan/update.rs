@@ -52,7 +52,7 @@ impl<'a> Update<'a> {
     pub(super) fn leaves_sums(&self) -> bool {
         match self.next {
             Next::Sums { .. } => true,
-            Next::Filtered { .. } | Next::Rounded(_) => false,
+            Next::Filtered { .. } | Next::Stays { .. } | Next::Rounded(_) => false,
             Next::None => matches!(self.tensor.memory, Past::None),
         }
     }
@@ -219,6 +219,7 @@ impl<'a> Update<'a> {
             kernels.add(sums, terms.new, old, decay);
         }
         self.next.write_moment(kernels, range, terms.beside);
+        self.next.note_sums(range, sums);
         sums
     }
 

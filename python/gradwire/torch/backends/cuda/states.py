@@ -247,6 +247,12 @@ class DeviceState(StateBase):
     residual = property(functools.partial(_array, name="residual"))
     momentum = property(functools.partial(_array, name="momentum"))
     second_moment = property(functools.partial(_array, name="second_moment"))
+    estimate = property(functools.partial(_array, name="estimate"))
+
+    def deliver(self, mean: Any, scale: float = 1.0) -> None:
+        """As `gradwire.State.deliver`, on the host, where codecs with estimates encode."""
+        with self._used():
+            self._fetched().deliver(mean, scale)
 
     @property
     def residual_norm(self) -> float | None:

@@ -216,6 +216,9 @@ fn saved(codec: &Codec, state: &State) -> State {
     if let Some(second) = state.stored_second_moment() {
         restored.set_stored_second_moment(second).unwrap();
     }
+    if let Some(estimate) = state.estimate() {
+        restored.set_estimate(estimate).unwrap();
+    }
     restored.load_scalars(&state.scalars()).unwrap();
     restored
 }

@@ -24,7 +24,7 @@ fn chunks_of_filtered_sums_are_those_of_sorting_them() {
                     for (i, m) in memory.iter_mut().enumerate() {
                         let sent = expected.binary_search(&(i as u32)).is_ok();
                         let left =
-                            if sent { codec.memory().left(*m, 0.0) } else { *m + 0.3 * x[i] };
+                            if sent { codec.memory().left(*m, 0.0, 0.0) } else { *m + 0.3 * x[i] };
                         *m = if sent { left } else { kept(left) };
                     }
                     assert_eq!(bits(state.residual().unwrap()), bits(&memory));
