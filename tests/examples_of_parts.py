@@ -72,6 +72,8 @@ EXAMPLES: tuple[Part, ...] = (
     memory.AdamCorrection(),
     memory.AdamCorrection(beta2=0.9, eps=1e-3),
     memory.AdamCorrection(beta2=0.95, low_memory=True),
+    memory.Estimate(),
+    memory.Estimate(momentum=0.9, nesterov=False),
     # Exchanges
     exchange.ByRanks(),
     exchange.AllGather(),

@@ -91,7 +91,8 @@ def same_state(a: dict[str, Any], b: dict[str, Any]) -> bool:
     """Whether two state dicts are equal to the last bit."""
 
     def plain(state: dict[str, Any]) -> dict[str, Any]:
-        arrays = {name: state[name] for name in ("residual", "momentum", "second_moment")}
+        names = ("residual", "momentum", "second_moment", "estimate")
+        arrays = {name: state[name] for name in names if name in state}
         return state | {
             name: None if array is None else array.tobytes() for name, array in arrays.items()
         }

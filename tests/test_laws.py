@@ -185,7 +185,7 @@ def test_given_positions_give_what_selecting_gives(codec, steps):
         # How positions are coded may differ: those that are drawn need no more than a key.
         assert np.array_equal(again.indices(), frame.indices())
         assert np.array_equal(again.values(), frame.values())
-        for kept_there in ("residual", "momentum", "second_moment"):
+        for kept_there in ("residual", "momentum", "second_moment", "estimate"):
             a, b = getattr(own, kept_there), getattr(given, kept_there)
             assert (a is None) == (b is None)
             assert a is None or np.array_equal(a, b)

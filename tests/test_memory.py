@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import gradwire
-from gradwire.memory import AdamCorrection, LowPass, MomentumCorrection, Residual
+from gradwire.memory import AdamCorrection, Estimate, LowPass, MomentumCorrection, Residual
 from gradwire.sparsify import All, TopK
 from tests.support import same_state
 
@@ -136,6 +136,63 @@ class TestAdamCorrection:
     def test_says_that_it_sends_updates(self):
         assert AdamCorrection.updates
         assert not any(memory.updates for memory in (Residual, LowPass, MomentumCorrection))
+
+
+class TestEstimate:
+    """What changes of momentum, and the mean of what all ranks know of it."""
+
+    def test_ranks_that_deliver_the_mean_of_frames_have_the_mean_of_their_estimates(self):
+        numel, beta = 3000, 0.95
+        codec = gradwire.muon(0.1)
+        states = [codec.init_state(numel, stream=rank) for rank in range(3)]
+        moments, estimates = np.zeros((3, numel)), np.zeros((3, numel))
+        for step in range(8):
+            given = np.random.default_rng(step).standard_normal((3, numel), np.float32)
+            moments = beta * moments + (1 - beta) * given
+            changes = beta * moments + (1 - beta) * given - estimates
+            sent = [
+                gradwire.decode(codec.encode(x, state))
+                for x, state in zip(given, states, strict=True)
+            ]
+            for change, each in zip(changes, sent, strict=True):
+                at = np.flatnonzero(each)
+                assert np.abs(change[at]).min() > np.sort(np.abs(change))[-302]
+                expected = np.sign(change[at]) * np.abs(change[at]).mean()
+                np.testing.assert_allclose(each[at], expected, rtol=1e-5)
+            estimates += sent
+            for state, own in zip(states, estimates, strict=True):
+                mean = np.mean(sent, axis=0, dtype=np.float32)
+                state.deliver(mean)
+                np.testing.assert_array_equal(mean, state.estimate)
+                np.testing.assert_allclose(mean, estimates.mean(axis=0), atol=1e-6)
+                np.testing.assert_allclose(state.residual, own, atol=1e-6)
+        assert states[0].nbytes == 24 * numel
+
+    def test_a_delivery_is_undone_with_its_encode_saved_and_refused(self, gradient):
+        codec = gradwire.muon()
+        state = codec.init_state(gradient)
+        state.deliver(gradwire.decode(codec.encode(gradient, state)))
+        saved = state.state_dict()
+        assert same_state(copy.copy(state).state_dict(), saved)
+        state.deliver(gradwire.decode(codec.encode(gradient, state)))
+        state.rollback()
+        assert same_state(state.state_dict(), saved)
+        with pytest.raises(gradwire.NonFiniteError):
+            state.deliver(np.full(gradient.size, np.inf, np.float32))
+        with pytest.raises(ValueError, match="no estimate of this length"):
+            state.deliver(np.zeros(3, np.float32))
+        with pytest.raises(ValueError, match="no estimate"):
+            gradwire.topk().init_state(3).deliver(np.zeros(3, np.float32))
+        assert same_state(state.state_dict(), saved)
+        with pytest.raises(ValueError, match="nothing to flush"):
+            codec.flush(state)
+        other = gradwire.muon(momentum=0.5).init_state(gradient)
+        other.load_state_dict(saved)
+        del saved["estimate"]
+        with pytest.raises(ValueError, match="no estimate"):
+            other.load_state_dict(saved)
+        with pytest.raises(ValueError, match=r"larger than the values"):
+            gradwire.Codec(sparsify=All(), quantize=gradwire.quantize.Ternary(), memory=Estimate())
 
 
 def json_of(saved):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gradwire
-from gradwire.exchange import AllGather
+from gradwire.exchange import AllGather, ReduceScatter
 from gradwire.memory import LowPass, NoMemory, Residual
 from gradwire.presets import PRESETS, call_of
 from gradwire.quantize import BFloat16, Float32, SignScale, TwoMeans
@@ -56,6 +56,7 @@ DECIDED = {
     "adam": {"memory"},
     "adam_onebit": {"quantize", "memory"},
     "dgc": {"memory"},
+    "muon": {"memory"},
     "scalecom": {"memory", "exchange"},
     "adacomp": {"quantize"},
     "adaptive": {"quantize"},
@@ -89,7 +90,7 @@ def test_every_preset_takes_the_parts_it_offers(preset):
         "quantize": BFloat16(),
         "memory": NoMemory() if fixed else Residual(decay=0.5),
         "indices": "rice",
-        "exchange": AllGather(mean="senders"),
+        "exchange": ReduceScatter() if preset.name == "muon" else AllGather(mean="senders"),
     }
     given = {name: part for name, part in others.items() if name in offered}
     codec = preset.build(**(preset.example | given))
@@ -102,8 +103,8 @@ TAKE_A_RATIO = [
 
 
 @pytest.mark.parametrize("preset", TAKE_A_RATIO, ids=lambda preset: preset.name)
-def test_a_ratio_is_one_percent_by_default(preset):
-    assert preset.build() == preset.build(ratio=0.01)
+def test_a_ratio_is_one_percent_by_default_and_ten_for_muon(preset):
+    assert preset.build() == preset.build(ratio=0.1 if preset.name == "muon" else 0.01)
 
 
 def test_a_codec_can_be_built_by_name():

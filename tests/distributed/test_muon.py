@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 import gradwire.torch.ddp
+import gradwire.torch.fsdp
 from gradwire.exchange import (
     AllGather,
     AllReduce,
@@ -24,8 +25,19 @@ from gradwire.memory import Estimate
 from gradwire.quantize import Float32
 from gradwire.sparsify import RandomK, TopK
 from gradwire.torch.ddp import GradientError, PairingWarning
-from tests.distributed.ranks import alike, on, together
-from tests.distributed.scenarios.common import Given, Run, batch, bits, fingerprint, integers
+from tests.distributed.ranks import LazyModule, alike, on, together
+from tests.distributed.scenarios.common import (
+    Given,
+    Run,
+    batch,
+    bits,
+    fingerprint,
+    integers,
+    network,
+)
+from tests.distributed.test_sharded import mesh
+
+fsdp = LazyModule("torch.distributed.fsdp")
 
 Muon = getattr(torch.optim, "Muon", None)
 pytestmark = pytest.mark.skipif(Muon is None, reason="torch has no Muon")
@@ -117,7 +129,7 @@ def test_ranks_that_send_all_train_as_muon_whose_momentum_a_program_changes(rank
     module, alone = matrices().to(dtype), matrices().to(dtype)
     start = module[0].weight.detach().clone()
     reference = make(alone.parameters())
-    with run(gradwire.muon(1, quantize=Float32()), module) as one:
+    with run(gradwire.muon(1.0, quantize=Float32()), module) as one:
         for step in range(8):
             for optimizer in (one.optimizer, reference):
                 for group in optimizer.param_groups:
@@ -139,15 +151,13 @@ def test_ranks_that_send_all_train_as_muon_whose_momentum_a_program_changes(rank
 
 WAYS = {
     "gather": gradwire.muon(exchange=AllGather()),
-    "all signs": gradwire.muon(1),
-    "rows": gradwire.muon(1, quantize=gradwire.quantize.TwoMeans()),
+    "all signs": gradwire.muon(1.0),
+    "rows": gradwire.muon(1.0, quantize=gradwire.quantize.TwoMeans()),
     "owners": gradwire.muon(exchange=ReduceScatter()),
-    "owners of all": gradwire.muon(1, exchange=QuantizedAllReduce()),
+    "owners of all": gradwire.muon(1.0, exchange=QuantizedAllReduce()),
     "values": gradwire.muon(0.05, quantize=gradwire.quantize.BFloat16()),
     "leader": gradwire.muon(0.05, quantize=Float32(), exchange=LeaderIndices()),
-    "random": gradwire.Codec(
-        sparsify=RandomK(ratio=0.1), memory=Estimate(), exchange=AllReduce()
-    ),
+    "random": gradwire.Codec(sparsify=RandomK(ratio=0.1), memory=Estimate(), exchange=AllReduce()),
 }
 
 
@@ -294,6 +304,92 @@ def test_accumulation_exchanges_once_and_a_loss_scale_is_taken_out(rank):
         assert fingerprint(one.module) == fingerprint(other.module)
 
 
+@on("four")
+def test_fsdp_shards_have_estimates_of_their_own_rows(rank):
+    both = mesh()
+    model, teacher = matrices(), matrices(7)
+    for each in (model[0], model[2], model):
+        fsdp.fully_shard(each, mesh=both["shard"])
+    optimizer = make(model.parameters())
+    handle = gradwire.torch.fsdp.attach(
+        model, optimizer=optimizer, mesh=both["replicate"], min_numel=64
+    )
+    losses = []
+    for step in range(20):
+        inputs = batch(rank, step, rows=32)[0]
+        optimizer.zero_grad()
+        loss = mse_loss(model(inputs), teacher(inputs).detach())
+        loss.backward()
+        for slot in handle._parameters.values():
+            own = slot.tensor.grad.to_local().ravel()
+            assert torch.equal(own, torch.from_numpy(slot.state.estimate))
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    every = together(bits(model[0].weight.to_local()))
+    assert every[0] == every[2]
+    assert every[1] == every[3]
+    assert losses[-1] < 0.7 * losses[0], losses
+    handle.detach()
+
+
+@on("four")
+def test_in_a_hierarchy_each_share_has_an_estimate(rank):
+    with run(hierarchy=2) as one:
+        one.train(rank, range(6))
+        one.optimizer.zero_grad()
+        one.backward(rank, 6)
+        slot, weight = one.parameter(), one.module[0].weight
+        assert torch.equal(slot.own(weight.grad).ravel(), torch.from_numpy(slot.state.estimate))
+        one.optimizer.step()
+        one.end()
+
+
+@on("two")
+def test_after_a_dense_warm_up_estimates_begin_with_the_momentum_and_clipping_is_told(rank):
+    with run(schedule=gradwire.schedule.DenseWarmUp(1)) as one:
+        one.train(rank, range(4))
+        buffer = one.optimizer.state[one.module[0].weight]["momentum_buffer"].clone()
+        one.handle.epoch(1)
+        one.optimizer.zero_grad()
+        one.backward(rank, 4)
+        check_estimates(one)
+        same = one.module[0].weight.grad == buffer
+        assert same.float().mean() > 0.79  # each of two ranks has changed a tenth
+        torch.nn.utils.clip_grad_norm_(one.module.parameters(), 1e-3)
+        with pytest.warns(PairingWarning, match=r"with Muon, which ignores their length"):
+            one.optimizer.step()
+        one.end()
+
+
+@on("two")
+def test_muon_trains_matrices_beside_adamw(rank):
+    module = network()
+    several = [[], []]
+    for each in module.parameters():
+        several[each.ndim == 2].append(each)
+    optimizers = [make(several[1]), torch.optim.AdamW(several[0], lr=0.002)]
+    model = DistributedDataParallel(module)
+    handle = gradwire.torch.ddp.attach(model, optimizer=optimizers, min_numel=32)
+    kinds = {name: slot.codec.memory.kind for name, slot in handle._parameters.items()}
+    assert kinds["0.weight"] == "estimate"
+    assert kinds["0.bias"] == "adam_correction"
+    for step in range(6):
+        for group in optimizers[0].param_groups:
+            group["momentum"] = 0.9 + 0.01 * step
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        inputs, targets = batch(rank, step)
+        mse_loss(model(inputs), targets).backward()
+        slot = handle._parameters["0.weight"]
+        assert slot.codec.memory.momentum == 0.9 + 0.01 * step
+        grad = module[0].weight.grad.numpy().ravel()
+        np.testing.assert_array_equal(grad, slot.state.estimate)
+        for optimizer in optimizers:
+            optimizer.step()
+    handle.detach()
+    alike(fingerprint(module))
+
+
 class TheirMuon(torch.optim.Optimizer):
     """A Muon as programs bring it along: other options, and a momentum that is a sum."""
 
@@ -327,7 +423,7 @@ def test_other_muons_are_known_once_they_are_named(rank):
         gradwire.torch.ddp.attach(model, optimizer=optimizer).detach()
     gradwire.torch.optim.MUONS.add(TheirMuon)
     try:
-        handle = gradwire.torch.ddp.attach(model, gradwire.muon(1), optimizer=optimizer)
+        handle = gradwire.torch.ddp.attach(model, gradwire.muon(1.0), optimizer=optimizer)
         for step in range(3):
             optimizer.zero_grad()
             inputs, targets = batch(rank, step)

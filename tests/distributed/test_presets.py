@@ -23,7 +23,8 @@ OUTSIDE = {
 @on("two")
 def test_every_preset_keeps_what_ddp_is_promised(rank, size, name):
     preset = PRESETS[name]
-    keeps_promises(rank, size, preset.build(**preset.example), linked=True)
+    codec = preset.build(**preset.example)
+    keeps_promises(rank, size, codec, linked=not codec.memory.estimates)  # matrices only
 
 
 @pytest.mark.parametrize("name", OUTSIDE)

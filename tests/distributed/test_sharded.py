@@ -611,3 +611,30 @@ def test_a_gradient_of_the_node_on_top_of_an_update_is_not_applied(rank):
                 optimizer.step()
         assert handle.step == 3
         replica(model)
+
+
+@pytest.mark.parametrize("local", [False, True], ids=["backward", "step"])
+@on("four")
+def test_two_optimizers_train_as_each_alone_does(rank, local):
+    """With the other one's parameters frozen: both have the same gradients at the first step."""
+    both, states = mesh(), []
+    for parts in ((0, 1), (0,), (1,)):
+        model = sharded(both["shard"])
+        groups = [list(model[0].parameters()), list(model[3].parameters())]
+        made = [AdamW(groups[0], lr=0.01), SGD(groups[1], lr=0.05, momentum=0.9)]
+        chosen = [made[at] for at in parts]
+        rest = {id(each) for group in groups for each in group}
+        frozen = [each for each in model.parameters() if id(each) not in rest]
+        for each in (*frozen, *(each for at in {0, 1} - set(parts) for each in groups[at])):
+            each.requires_grad_(False)
+        with attached(model, None, both, optimizer=chosen) as handle:
+            model.set_requires_all_reduce(not local)
+            inputs, targets = batch(rank, 0)
+            mse_loss(model(inputs), targets).backward()
+            for each in chosen:
+                each.step()
+            assert handle.step == 1
+            states.append((replica(model), left(handle)))
+    for at, name in enumerate(("0.weight", "3.weight")):
+        for found, alone in zip(states[0], states[1 + at], strict=True):
+            assert found[name] == alone[name]

@@ -534,3 +534,28 @@ def test_the_blocks_of_the_page_run_and_leave_equal_models(rank):
 
     guides.execute("horovod", note)["optimizer"].handle.detach()
     assert len(prints) == sum(1 for _ in guides.blocks("horovod")) - 1 == 2
+
+
+@on("two")
+def test_two_optimizers_of_one_model_are_distributed_each_for_itself(rank):
+    """Each with its codec, its handle and its part: as the parts do alone."""
+    model, alone = network(), network()
+    prints = []
+    for trained, turned in ((model, False), (alone, True)):
+        made = []
+        for part, kind in ((trained[0], AdamW), (trained[3:], SGD)):
+            named = list(trained.named_parameters())
+            given = kind(part.parameters(), lr=0.01)
+            made.append(parts.gh.DistributedOptimizer(given, named, min_numel=64))
+        for step in range(4):
+            inputs, targets = batch(rank, step)
+            for each in made:
+                each.zero_grad()
+            nn.functional.mse_loss(trained(inputs), targets).backward()
+            for each in reversed(made) if turned else made:
+                each.step()
+        assert [each.handle.step for each in made] == [4, 4]
+        for each in made:
+            each.handle.detach()
+        prints.append(alike(fingerprint(trained)))
+    assert prints[0] == prints[1], "in either order"

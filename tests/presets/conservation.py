@@ -3,7 +3,14 @@
 import numpy as np
 
 import gradwire
-from gradwire.memory import AdamCorrection, LowPass, MomentumCorrection, NoMemory, Residual
+from gradwire.memory import (
+    AdamCorrection,
+    Estimate,
+    LowPass,
+    MomentumCorrection,
+    NoMemory,
+    Residual,
+)
 
 TINY = np.finfo(np.float32).smallest_normal
 
@@ -31,6 +38,10 @@ def holds(
         # Chen et al., NeurIPS 2020, section 3: m <- (1 - beta) * m + beta * (what was not sent).
         beta = np.float64(codec.memory.beta)
         expected = (1 - beta) * before.astype(np.float64) + beta * left.astype(np.float64)
+        scale = np.abs(before) + np.abs(seen) + np.abs(sent)
+        allowed = 4 * np.spacing(scale.astype(np.float32)) + np.float64(TINY)
+    elif isinstance(codec.memory, Estimate):
+        expected = before.astype(np.float64) + sent.astype(np.float64)
         scale = np.abs(before) + np.abs(seen) + np.abs(sent)
         allowed = 4 * np.spacing(scale.astype(np.float32)) + np.float64(TINY)
     elif not isinstance(codec.memory, Residual | MomentumCorrection | AdamCorrection):

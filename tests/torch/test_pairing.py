@@ -296,7 +296,7 @@ def test_momentum_that_torchs_optimizer_gets_later_is_told_once(model):
 @pytest.mark.parametrize("codec", [gradwire.adam, topk, gradwire.qsgd])
 def test_parameters_that_the_optimizer_does_not_have_are_told(model, codec):
     text = told(model, codec(), AdamW([model.module.bias]))
-    assert "1 parameters, 'weight', are not in any group of the optimizer, so it will not" in text
+    assert "1 parameters, 'weight', are not in any group of optimizer=, which will not" in text
     assert ("no other optimizer can" in text) == (codec is gradwire.adam)
     model.module.weight.requires_grad_(False)
     assert "not in any group" not in told(model, codec(), AdamW([model.module.bias]))

@@ -34,11 +34,14 @@ def dataset(batches):
     return TensorDataset(inputs, inputs[:, :16].sin())
 
 
+def loader(batches):
+    return DataLoader(dataset(batches), batch_size=8)
+
+
 def prepared(accelerator, model, optimizer, batches):
     """Return what Accelerate makes of a model, an optimizer, a loader and a schedule."""
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, 4 * UPDATES)
-    loader = DataLoader(dataset(batches), batch_size=8)
-    return accelerator.prepare(model, optimizer, loader, schedule)
+    return accelerator.prepare(model, optimizer, loader(batches), schedule)
 
 
 class Run:

@@ -13,7 +13,7 @@ import gradwire
 import gradwire.torch.ddp
 from gradwire.torch.ddp import PairingWarning, UpdateError
 from tests.distributed.ranks import LazyModule, alike, on
-from tests.distributed.scenarios.common import network, residuals
+from tests.distributed.scenarios.common import fingerprint, network, residuals
 from tests.distributed.scripted import CODEC, ratios, scripted
 
 if find_spec("accelerate") is None:
@@ -215,3 +215,37 @@ def test_where_every_pass_is_exchanged_auto_does_without_the_codec(rank, size):
         with pytest.raises(PairingWarning, match="does not try the codec"):  # of the first step
             run.train(0, UPDATES)
         run.end()
+
+
+@pytest.mark.parametrize("how", ["plain", "scaler", "accumulated"])
+@on("hugging_two")
+def test_two_optimizers_that_it_prepares_train_as_with_ddp(rank, size, how):
+    """With a codec of one of them that sends everything; the other has none."""
+    prints = []
+    for compressed in (True, False):
+        parts.become(rank, size)
+        accumulate = 2 if how == "accumulated" else 1
+        one = parts.Accelerator(cpu=True, gradient_accumulation_steps=accumulate)
+        if how == "scaler":
+            one.scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+        model = network()
+        made = [
+            torch.optim.SGD(model[0].parameters(), lr=0.05),
+            torch.optim.AdamW(model[1:].parameters(), lr=0.01),
+        ]
+        model, *made, loader = one.prepare(model, *made, parts.loader(4 * accumulate * size))
+        if compressed:
+            warnings.simplefilter("error", PairingWarning)
+            codecs = [EVERYTHING, None]
+            handle = parts.attach(one, model, codecs, optimizer=made)
+        for inputs, targets in loader:
+            with one.accumulate(model):
+                one.backward(torch.nn.functional.mse_loss(model(inputs), targets))
+                for each in made:
+                    each.step()
+                    each.zero_grad()
+        if compressed:
+            assert handle.step == 4
+            handle.detach()
+        prints.append(alike(fingerprint(model)))
+    assert prints[0] == prints[1]

@@ -381,3 +381,36 @@ def test_the_blocks_of_a_page_run(rank, size, tmp_path, name, blocks):
         warnings.simplefilter("error", PairingWarning)
         guides.execute(name)
     assert sum(1 for _ in guides.blocks(name)) == blocks
+
+
+class Several(torch.optim.Optimizer):
+    """Steps others, as people write it for a Trainer."""
+
+    def __init__(self, optimizers):
+        self.optimizers = optimizers
+        super().__init__([each for one in optimizers for each in one.param_groups], {})
+
+    def step(self, closure=None):
+        for each in self.optimizers:
+            each.step()
+
+
+@pytest.mark.parametrize("norm", [0.0, 1.0])
+@on("hugging_two")
+def test_several_optimizers_in_one_have_a_codec_each(rank, size, tmp_path, norm):
+    parts.become(rank, size)
+    compress = parts.Compress()
+    one = parts.trainer(tmp_path, compress, max_grad_norm=norm, save_strategy="no")
+    matrices = [each for each in one.model.parameters() if each.ndim == 2]
+    others = [each for each in one.model.parameters() if each.ndim != 2]
+    made = [torch.optim.SGD(matrices, lr=0.5, momentum=0.9), torch.optim.AdamW(others, lr=0.01)]
+    one.optimizer = Several(made)
+    with warned() as texts:
+        one.train()
+    assert texts == []
+    assert compress.handle.codec == [gradwire.dgc(0.01), gradwire.adam(0.01)]
+    assert compress.handle.step == 6
+    assert compress.handle.report().compression > 1.5
+    losses = parts.losses(one)
+    assert losses[-1] < losses[0]
+    alike(parts.end(one, compress)[0])

@@ -61,7 +61,7 @@ class Optimizer:
         codec = method.cost.codec
         memory = codec.memory
         if memory.updates or memory.corrects:
-            return memory.updates == self.first_moment
+            return memory.updates == self.first_moment and not memory.estimates
         late = self.first_moment or (self.momentum and codec.sparsify.selects)
         return not (memory.keeps and late)
 

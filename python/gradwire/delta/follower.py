@@ -13,7 +13,7 @@ import numpy as np
 from gradwire import weights
 from gradwire.delta.folder import Folder, Key, Manifest, Version
 from gradwire.delta.patch import applied, digest
-from gradwire.delta.tensors import Data, Tensors, check_kinds, copy, distinct, tensors_of
+from gradwire.delta.tensors import Remote, Tensors, check_kinds, copy, distinct, tensors_of
 from gradwire.errors import CorruptFileError, CorruptFrameError
 from gradwire.weights.header import bits_of
 
@@ -232,5 +232,5 @@ class _Saved(Remote):
         self.place, self._raw = (name, 0), raw
         self.nbytes = math.prod(self.shape) * (bits_of(self.dtype) or 0) // 8
 
-    def read(self, start: int, out: Data) -> None:
+    def read(self, start: int, out: Any) -> None:
         out[:] = self._raw(self.place[0]).data[start : start + len(out)]

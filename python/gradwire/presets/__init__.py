@@ -89,6 +89,8 @@ def call_of(codec: object) -> str:
     """Return the call that makes a codec, "gradwire.adam(ratio=0.02)", or its repr."""
     if isinstance(codec, Mapping):
         return f"{{{', '.join(f'{key!r}: {call_of(part)}' for key, part in codec.items())}}}"
+    if isinstance(codec, list):
+        return f"[{', '.join(map(call_of, codec))}]"
     calls = [repr(codec)]
     if not isinstance(codec, Codec):
         return calls[0]

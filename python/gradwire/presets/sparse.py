@@ -187,12 +187,13 @@ def muon(
 
     What all ranks then share is an estimate of their mean momentum, which an attached
     `torch.optim.Muon` makes orthogonal; momentum and Nesterov's are the optimizer's unless they are
-    given. With the default ratio it sends 0.6 bits per entry. With ``ratio=1`` it sends every sign,
-    1 bit; with ``quantize=gradwire.quantize.TwoMeans()`` as well, two magnitudes a row. See
+    given. By default it sends 0.58 bits per entry. With ``ratio=1.0`` it sends every sign, 1 bit;
+    with ``quantize=gradwire.quantize.TwoMeans()`` as well, two magnitudes a row. See
     `gradwire.memory.Estimate`.
     """
+    largest = TopK(ratio=ratio)
     return composition(
-        All() if ratio == 1 else TopK(ratio=ratio),
+        All() if ratio == 1.0 else largest,
         quantize,
         Estimate(momentum=momentum, nesterov=nesterov),
         indices,

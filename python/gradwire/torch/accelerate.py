@@ -19,6 +19,7 @@ from gradwire.torch import ddp
 from gradwire.torch.checkpoint import files as rank_files
 from gradwire.torch.checkpoint.format import Policy
 from gradwire.torch.ddp.attachment import is_ddp
+from gradwire.torch.engine.config import Optimizers
 from gradwire.torch.errors import warn
 
 __all__ = ["attach"]
@@ -28,7 +29,7 @@ def attach(
     accelerator: Accelerator,
     model: torch.nn.Module,
     codec: Any = None,
-    optimizer: torch.optim.Optimizer | None = None,
+    optimizer: Optimizers | None = None,
     *,
     policy: Policy = "sum-and-split",
     **options: Any,
@@ -44,9 +45,9 @@ def attach(
     accelerator : accelerate.Accelerator
     model : torch.nn.Module
         What ``accelerator.prepare`` returned.
-    codec : gradwire.Codec, str, or mapping of str to (gradwire.Codec, str or None), optional
+    codec : gradwire.Codec, str, mapping of str to (gradwire.Codec, str or None), or list, optional
         As in `gradwire.torch.ddp.attach`.
-    optimizer : torch.optim.Optimizer, optional
+    optimizer : torch.optim.Optimizer or list of those, optional
         The optimizer of the model, prepared or not; as in `gradwire.torch.ddp.attach`.
     policy : {"sum-and-split", "keep", "drop"}
         What ``load_state`` does with residuals if the number of processes has changed; as in
@@ -73,16 +74,22 @@ def attach_prepared(
     accelerator: Accelerator,
     model: torch.nn.Module,
     codec: Any,
-    optimizer: torch.optim.Optimizer | None,
+    optimizer: Optimizers | None,
     **options: Any,
 ) -> ddp.Handle | None:
     """Attach to a model, with the scaler of its accelerator; or warn that there is one process."""
     if not is_ddp(model) and not accelerator.use_distributed:
         warn("there is only one process, so no gradients are sent or compressed", RuntimeWarning)
         return None
-    while isinstance(optimizer, AcceleratedOptimizer):
-        optimizer = optimizer.optimizer
-    return ddp.attach(model, codec, optimizer, grad_scaler=accelerator.scaler, **options)
+    given, scaler = _given(optimizer), accelerator.scaler
+    return ddp.attach(model, codec, given, grad_scaler=scaler, **options)
+
+
+def _given(optimizer: Any) -> Any:
+    """Return the optimizer that Accelerate has wrapped, or a list of those."""
+    if isinstance(optimizer, list | tuple):
+        return [_given(each) for each in optimizer]
+    return _given(optimizer.optimizer) if isinstance(optimizer, AcceleratedOptimizer) else optimizer
 
 
 class _State:

@@ -44,7 +44,7 @@ class Compress(Callback):
 
     Parameters
     ----------
-    codec : gradwire.Codec, str, or mapping of str to (gradwire.Codec, str or None), optional
+    codec : gradwire.Codec, str, mapping of str to (gradwire.Codec, str or None), or list, optional
         As in `attach`. Without one, `gradwire.float8` where a scaler prevents clipping in the step.
     policy : {"sum-and-split", "keep", "drop"}
         As in `gradwire.torch.ddp.Handle.load_state_dict`, for a checkpoint of other ranks.
@@ -100,14 +100,13 @@ class Compress(Callback):
                 RuntimeWarning,
             )
             return
-        optimizer = trainer.optimizers[0] if len(trainer.optimizers) == 1 else None
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         codec, options, in_step = self.codec, dict(self._options), False
         if options.get("hierarchy") == "node":
             options["hierarchy"] = trainer.num_devices
         if trainer.gradient_clip_val:
-            codec, in_step = clipped(codec, optimizer, scaler, options)
-        self.handle = ddp.attach(model, codec, optimizer, grad_scaler=scaler, **options)
+            codec, in_step = clipped(codec, trainer.optimizers, scaler, options)
+        self.handle = ddp.attach(model, codec, trainer.optimizers, grad_scaler=scaler, **options)
         if in_step:
             self._local.enter_context(model.no_sync())
         self._run = trainer.strategy.broadcast(secrets.token_hex(4))

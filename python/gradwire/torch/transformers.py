@@ -39,7 +39,7 @@ class Compress(TrainerCallback):
 
     Parameters
     ----------
-    codec : gradwire.Codec, str, or mapping of str to (gradwire.Codec, str or None), optional
+    codec : gradwire.Codec, str, mapping of str to (gradwire.Codec, str or None), or list, optional
         As in `attach`. Without one, `gradwire.float8` where a scaler prevents clipping in the step.
     policy : {"sum-and-split", "keep", "drop"}
         As in `gradwire.torch.ddp.Handle.load_state_dict`, for a checkpoint of other ranks.

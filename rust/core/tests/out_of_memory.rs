@@ -205,11 +205,13 @@ fn a_state_is_made_and_flushed_or_not() {
         // What there is is used again: without any memory at all.
         let before = all_of(&state);
         let state = std::cell::RefCell::new(state);
-        every_allocation_fails(
-            "flush",
-            || codec.flush_into(&mut state.borrow_mut(), &mut Vec::new()).map(|_| ()),
-            || assert_eq!(all_of(&state.borrow()), before),
-        );
+        if !matches!(memory, Memory::Estimate(_)) {
+            every_allocation_fails(
+                "flush",
+                || codec.flush_into(&mut state.borrow_mut(), &mut Vec::new()).map(|_| ()),
+                || assert_eq!(all_of(&state.borrow()), before),
+            );
+        }
         with_memory_for(0, || state.borrow_mut().reset());
         assert_eq!(all_of(&state.borrow()), all_of(&codec.init_state(N).unwrap()));
     }

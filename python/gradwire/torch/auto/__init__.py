@@ -4,13 +4,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from gradwire import _validate
-from gradwire._codec import Codec
+from gradwire.memory import Memory
 from gradwire.presets import float8
 from gradwire.schedule import Constant, Schedule
-from gradwire.torch.engine.config import Assignment
-from gradwire.torch.engine.pairing import PairingWarning, default_codec, name_of
+from gradwire.torch.engine.config import Assignment, Codecs
+from gradwire.torch.engine.pairing import PairingWarning, default_codec, other_than_known
 from gradwire.torch.errors import warn
-from gradwire.torch.optim import family_of
 
 if TYPE_CHECKING:
     from gradwire.torch.auto.controller import AutoController, AutoScheduler
@@ -24,7 +23,7 @@ AUTO: Literal["auto"] = "auto"
 class Automatic:
     """The codec that ``"auto"`` chooses or not, and what an attachment needs to decide."""
 
-    codec: Codec
+    codec: Codecs
 
     @property
     def scheduler(self) -> "type[AutoScheduler]":
@@ -83,8 +82,13 @@ def codec_for(
     if min_ratio is not None:
         _validate.unit_interval("min_ratio", min_ratio)
     codec = default_codec(optimizer, min_ratio)
-    sends_gradients = not (codec.memory.updates or codec.memory.corrects)
-    return Automatic(codec if sends_gradients or not clips else float8())
+    return Automatic(float8() if clips and _computing(codec) else codec)
+
+
+def _computing(codec: Codecs) -> list[Memory]:
+    """Return the memories that send updates or momentum."""
+    memories = [each.memory for each in Assignment(codec).codecs]
+    return [memory for memory in memories if memory.updates or memory.corrects]
 
 
 def clipped(
@@ -99,13 +103,11 @@ def clipped(
     if codec == AUTO:
         return codec_for(optimizer, options.pop("min_ratio", None), clips=True), False
     chosen = default_codec(optimizer) if codec is None else codec
-    memories = [codec.memory for codec in Assignment(chosen).codecs]
-    computing = [memory for memory in memories if memory.updates or memory.corrects]
+    computing = _computing(chosen)
     if not computing:
         return chosen, False
     problem = "there is a loss scaler: use bfloat16" if scaler is not None else ""
-    if family_of(optimizer) is None:
-        problem = f"the optimizer is {name_of(optimizer)}"
+    problem = other_than_known(optimizer) or problem
     if not problem:
         return chosen, True
     why = f"gradients cannot be clipped before they are exchanged, because {problem}"

@@ -17,7 +17,7 @@ from gradwire.schedule.base import with_ratio
 from gradwire.sparsify import All
 from gradwire.torch.engine.backward import BackwardPasses
 from gradwire.torch.engine.engine import Engine
-from gradwire.torch.engine.optimizer_link import OptimizerLink
+from gradwire.torch.engine.optimizer_link import OptimizerLinks
 from gradwire.torch.engine.pairing import PairingWarning
 from gradwire.torch.engine.parameter import ParameterSlot, new_state, set_codec
 from gradwire.torch.engine.scheduler import Position, Scheduler
@@ -175,9 +175,10 @@ class AutoController:
     """Chooses among uncompressed averages, bfloat16 and the codec for all of a model.
 
     A step lasts from one call of the optimizer's ``step()`` to the next, if something was exchanged
-    in between: in the backward pass or in ``step()`` itself. At its end nothing is in progress, and
-    all ranks are there. So there they tell each other their figures, in one gather, and decide the
-    same from the same figures; a change takes effect with the next pass.
+    in between: in the backward pass or in ``step()`` itself. With several optimizers, it lasts
+    until each has made one. At its end nothing is in progress, and all ranks are there. So there
+    they tell each other their figures, in one gather, and decide the same from the same figures; a
+    change takes effect with the next pass.
 
     ``reason`` tells what was measured and chosen.
     """
@@ -188,7 +189,7 @@ class AutoController:
         scheduler: AutoScheduler,
         passes: BackwardPasses,
         engine: Engine,
-        link: OptimizerLink,
+        links: OptimizerLinks,
         joining: Callable[[], bool],
     ) -> None:
         trained = [slot for slot in parameters.values() if slot.tensor.requires_grad]
@@ -202,13 +203,13 @@ class AutoController:
         self._scheduler = scheduler
         self._passes: BackwardPasses = weakref.proxy(passes)  # which have this object
         self._control, self._peers, self._place = engine.control, engine.peers, engine.place
-        self._link = link
+        self._links = links
         self._joining = joining
         device = next((slot.tensor.device for slot in trained), torch.device("cpu"))
         self._clock = StepClock(device)
         self._looks = 0
-        link.defer()
-        link.after_step(self.stepped)
+        links.defer()
+        links.after_step(self.stepped)
         self._restart()
 
     def _restart(self) -> None:
@@ -315,10 +316,10 @@ class AutoController:
         self._emptied = None
         if self._scheduler.codes and self._target != "codec":
             with self._control.act("moments of auto") as channel:
-                self._link.give_back(self._coded, self._peers or channel)
+                self._links.give_back(self._coded, self._peers or channel)
         self._send(self._target)
         if self._target == "codec":
-            self._link.take_over(anew=True)
+            self._links.take_over(anew=True)
 
     def _send(self, mode: str) -> None:
         self._scheduler.choose(mode, probing=not self._decider.settled)

@@ -61,7 +61,7 @@ def save(
 
 def _save(parameter: ParameterSlot) -> Entry:
     state = dict(parameter.state.state_dict())
-    held = {kind: state.pop(kind) for kind in BUFFERS}
+    held = {kind: state.pop(kind, None) for kind in BUFFERS}
     buffers = {
         kind: to_logical(values, parameter) for kind, values in held.items() if values is not None
     }

@@ -13,7 +13,7 @@ from gradwire._codec import Codec
 from gradwire.schedule import Schedule
 from gradwire.torch.ddp.source import DDPSource, check_ranks
 from gradwire.torch.engine.attach import attach_engine
-from gradwire.torch.engine.config import Codecs, GradScaler, Options
+from gradwire.torch.engine.config import Codecs, GradScaler, Optimizers, Options
 from gradwire.torch.engine.handle import Handle
 from gradwire.torch.engine.pairing import default_codec
 from gradwire.torch.engine.parameter import plain_names
@@ -35,7 +35,7 @@ _REFUSED = {
 def attach(
     model: torch.nn.Module,
     codec: Codecs | None = None,
-    optimizer: torch.optim.Optimizer | None = None,
+    optimizer: Optimizers | None = None,
     *,
     min_ratio: float | None = None,
     schedule: Schedule | None = None,
@@ -60,25 +60,27 @@ def attach(
     model : torch.nn.parallel.DistributedDataParallel
         A model on any device, or the result of `torch.compile` on one. It must not have another
         communication hook.
-    codec : gradwire.Codec, str, or mapping of str to (gradwire.Codec, str or None), optional
+    codec : gradwire.Codec, str, mapping of str to (gradwire.Codec, str or None), or list, optional
         Codec of all compressed parameters, or the name of a preset, as for `gradwire.codec`; or
         codecs by name, such as ``{"embed*": None, "*.weight": gradwire.adam(0.01)}``. Keys are
         names as in ``model.module.named_parameters()``, or patterns with ``*``, ``?`` and
-        ``[abc]``; the first match applies. Parameters with None, or without a match, are sent
-        uncompressed. All codecs must have the same exchange. By default the codec that suits the
-        optimizer, at a ratio of 0.01: `gradwire.adam` for ``torch.optim.AdamW`` and ``Adam``,
-        `gradwire.dgc` for ``SGD`` with momentum, `gradwire.topk` for ``SGD`` without, and
+        ``[abc]``; the first match applies. A list has one for each optimizer. Parameters with None,
+        or without a match, are sent uncompressed. All codecs must have the same exchange. By
+        default the codec that suits each optimizer, at a ratio of 0.01: `gradwire.adam` for
+        ``torch.optim.AdamW`` and ``Adam``, `gradwire.dgc` for ``SGD`` with momentum,
+        `gradwire.topk` for ``SGD`` without, `gradwire.muon` at 0.1 for ``Muon``, and
         `gradwire.float8` for anything else. Options that the codec shares with the optimizer, such
         as ``beta2`` and ``momentum``, are taken from the parameter's group unless given. With
         ``"auto"``, steps are timed uncompressed, in bfloat16 and with that codec at ``min_ratio``,
         and the fastest is used. See ``docs/auto.md``.
-    optimizer : torch.optim.Optimizer, optional
-        The optimizer of the model. `attach` then checks that it suits the codec, and a pass whose
-        gradients are cleared before the optimizer's ``step()`` is undone automatically, as by
-        `Handle.discard`. torch's AdamW, Adam or SGD then applies updates, to which the codec has
-        already applied momentum or a learning rate, unchanged, and exchanges gradients that
-        ``no_sync()`` has left on each rank (`gradwire.torch.optim.adapt`). Required without a
-        codec, by `gradwire.memory.AdamCorrection`, and by ``"auto"``.
+    optimizer : torch.optim.Optimizer or list of those, optional
+        The optimizer of the model, or several, which have different parameters and step in any
+        order. `attach` then checks that it suits the codec, and a pass whose gradients are cleared
+        before the optimizer's ``step()`` is undone automatically, as by `Handle.discard`. torch's
+        AdamW, Adam, SGD or Muon then applies updates, to which the codec has already applied
+        momentum or a learning rate, unchanged, and exchanges gradients that ``no_sync()`` has left
+        on each rank (`gradwire.torch.optim.adapt`). Required without a codec, by
+        `gradwire.memory.AdamCorrection`, and by ``"auto"``.
     min_ratio : float, optional
         The ratio of the codec that ``"auto"`` tries, in (0, 1]: the smallest share of the entries
         that may be sent, 0.01 by default.
@@ -127,8 +129,8 @@ def attach(
         than the model, options are incompatible, the schedule does not fit the codec, a pattern of
         names matches no parameter, ``hierarchy`` does not divide the ranks into nodes of equal size
         or gradients are sparse with it, codecs have several exchanges, the optimizer would not
-        apply the codec's updates correctly or has none of the parameters, or the ranks disagree on
-        the arguments.
+        apply the codec's updates correctly, has none of the parameters or some of another one's, or
+        the ranks disagree on the arguments.
     ExchangeError
         Gloo, which carries messages between the ranks, could not connect them.
 
@@ -160,7 +162,7 @@ def attach(
     ddp = _unwrap(model)
     chosen: Any = default_codec(optimizer) if codec is None else codec
     choices = None
-    if min_ratio is not None or not isinstance(chosen, Codec):  # "auto", perhaps
+    if min_ratio is not None or not isinstance(chosen, Codec | list):  # "auto", perhaps
         from gradwire.torch.auto import choices_of
 
         chosen, choices = choices_of(codec, optimizer, min_ratio, schedule, hierarchy)

@@ -6,20 +6,23 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from torch.optim import Optimizer
 
+from gradwire._codec import Codec
 from gradwire.torch.engine.config import Options, check_place
 from gradwire.torch.engine.consensus import ControlChannel, Devices, agree
 from gradwire.torch.engine.engine import Engine, left_on_error
 from gradwire.torch.engine.handle import GradientSource, Handle
 from gradwire.torch.engine.metrics import excess
-from gradwire.torch.engine.optimizer_link import OptimizerLink
+from gradwire.torch.engine.optimizer_link import OptimizerLinks
 from gradwire.torch.engine.pairing import (
     check_pairing,
     missing_in,
+    slots_of,
     warn_of_missing,
     warn_of_pairing,
 )
-from gradwire.torch.engine.parameter import make_slots
+from gradwire.torch.engine.parameter import ParameterSlot, make_slots
 from gradwire.torch.engine.scheduler import Scheduler
 from gradwire.torch.engine.sharding import Shard, shard_of
 from gradwire.torch.errors import warn
@@ -59,7 +62,7 @@ def attach_engine(
     the ranks could not be connected. In both cases the transport is left.
     """
     options = options.for_parameters(named)
-    assignment, optimizer = options.assignment, options.optimizer
+    assignment, optimizers = options.assignment, options.optimizers
     facts = {**facts, "auto": decides is not None}
     join = functools.partial(_connect, options, named, sparse, facts, share_of)
     engine = join(transport)
@@ -78,18 +81,22 @@ def attach_engine(
 
         parameters = make_slots(named, dense, assignment.of, place.rank, bucket_nbytes, share)
         compressed = {slot.name: slot for slot in parameters if slot.has_state}
-        paired = [
-            (codec, [slot for name, slot in compressed.items() if assignment.of(name) == codec])
-            for codec in assignment.codecs
-        ]
-        for codec, slots in paired:
-            check_pairing(codec, optimizer, slots)
-        missing = missing_in(optimizer, named)
+        missing = missing_in(optimizers, named) if optimizers else []
+        paired: list[tuple[Codec, Optimizer | None, list[ParameterSlot]]] = []
+        for codec in assignment.codecs:
+            theirs = [slot for name, slot in compressed.items() if assignment.of(name) == codec]
+            if len(optimizers) < 2:
+                paired.append((codec, next(iter(optimizers), None), theirs))
+                continue
+            parts = [(codec, each, slots_of(each, theirs)) for each in optimizers]
+            paired += [part for part in parts if part[-1]]
+        for pair in paired:
+            check_pairing(*pair)
         make = Scheduler if decides is None else decides.scheduler
         scheduler = make(options.schedule, compressed, measures=place.measures)
         updated = {name for name, slot in compressed.items() if slot.codec.memory.updates}
         warn_of_missing(missing, updated)  # an error, if the program says so
-        for codec, slots in paired:
+        for codec, optimizer, slots in paired:
             warn_of_pairing(codec, optimizer, slots)
             if optimizer is None and codec.memory.keeps:
                 break  # which is said once
@@ -102,9 +109,7 @@ def attach_engine(
     except BaseException:
         engine.abandon()  # a refused call must not leak threads or sockets
         raise
-    link = None
-    if optimizer is not None:
-        link = OptimizerLink(optimizer, list(compressed.values()), scaled=options.scaled)
+    links = OptimizerLinks(optimizers, list(compressed.values()), scaled=options.scaled)
     return Handle(
         options,
         parameters,
@@ -112,7 +117,7 @@ def attach_engine(
         engine,
         join,
         source=source,
-        link=link,
+        links=links,
         joining=joining,
         decide=None if decides is None else decides.controller,
     )

@@ -13,7 +13,8 @@ from gradwire.torch.engine.bucket_contents import BucketContents, BucketContents
 from gradwire.torch.engine.config import GradScaler
 from gradwire.torch.engine.consensus import agree
 from gradwire.torch.engine.engine import Engine
-from gradwire.torch.engine.optimizer_link import OptimizerLink
+from gradwire.torch.engine.optimizer_link import OptimizerLinks
+from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.engine.pipeline import ExchangePipeline, broken_by
 from gradwire.torch.engine.scheduler import Scheduler
 from gradwire.torch.engine.step import Step
@@ -87,7 +88,7 @@ class BackwardPasses:
         scheduler: Scheduler,
         grad_scaler: GradScaler | None,
         *,
-        link: OptimizerLink | None,
+        links: OptimizerLinks,
         joining: Callable[[], bool],
     ) -> None:
         self._pipeline = engine.pipeline
@@ -96,7 +97,7 @@ class BackwardPasses:
         self._cache = cache
         self._scheduler = scheduler
         self._grad_scaler = grad_scaler
-        self._link = link
+        self._links = links
         self._joining = joining
         self._steps_before = 0
         # How often states were loaded, which invalidates what was recorded of earlier steps.
@@ -123,6 +124,8 @@ class BackwardPasses:
         self.restarts += 1
         self._pipeline.restart()
         self.forget()
+        self._links.last = None
+        self._links.forgive()
 
     def forget(self) -> None:
         """Drop buckets' contents and the last pass: call it after a change of codecs or states."""
@@ -130,13 +133,19 @@ class BackwardPasses:
         self.last = None
 
     def undo_unapplied(self) -> None:
-        """Undo the last pass if the optimizer has made no step since.
+        """Undo what no optimizer has applied of the last pass.
 
         Call it after flushing the pipeline, when this process may end: no later pass could undo it.
         """
-        link = self._link
-        if link is not None and link.last is not None and not link.last.applied:
-            self._pipeline.discard(link.last)
+        last = self._links.last
+        if last is None or not last.unapplied:
+            return
+        if len(last.unapplied) == len(self._links.each):
+            self._pipeline.discard(last)
+            return
+        last.revoked |= last.unapplied  # others have applied their parts
+        mine = [slot for link in last.unapplied for slot in link.own(last.encoded.values())]
+        self._pipeline.run_in_sender(lambda: last.undo(mine, mine))
 
     # What gives gradients calls ---------------------------------------------------------------
 
@@ -215,7 +224,7 @@ class BackwardPasses:
         if not self._submitted:
             return None
         assert self.last is not None  # begun
-        return functools.partial(_verdict, self._pipeline, self._link, self.last)
+        return functools.partial(_verdict, self._pipeline, self._links, self.last)
 
     def end(self) -> BaseException | None:
         """End a pass that has no last bucket, resolve its futures, and return its error, if any."""
@@ -227,21 +236,18 @@ class BackwardPasses:
 
     def placed(self) -> None:
         """Record that the averages of the pass have been copied to ``.grad``."""
-        if self._link is not None:
-            for contents in self._submitted:
-                self._link.tracker.exchanged(contents)
-            self._link.tracker.averaged(self._unplaced)
-            self._link.watch()
+        for contents in self._submitted:
+            self._links.tracker.exchanged(contents)
+        self._links.tracker.averaged(self._unplaced)
+        self._links.watch()
 
     def averaged(self, parameters: Iterable[torch.Tensor]) -> None:
         """Record that ``.grad`` of these parameters holds, or will hold, uncompressed averages."""
-        if self._link is not None:
-            self._link.tracker.averaged(parameters)
+        self._links.tracker.averaged(parameters)
 
     def arriving(self, parameters: Iterable[torch.Tensor]) -> None:
         """Record that local gradients are about to be added to ``.grad`` of these parameters."""
-        if self._link is not None:
-            self._link.tracker.arriving(parameters)
+        self._links.tracker.arriving(parameters)
 
     def change(self, act: Callable[[], None]) -> BaseException | None:
         """Change codecs after a step, the same one on all ranks; return the error, if it failed.
@@ -250,10 +256,10 @@ class BackwardPasses:
         """
         try:
             self._pipeline.flush()
-            if self._link is not None:
-                if (undo := self._drop(self._link)) is not None:
-                    self._pipeline.run_in_sender(undo)
-                self._link.keep()
+            if (undo := self._drop()) is not None:
+                self._pipeline.run_in_sender(undo)
+            if (last := self._links.last) is not None and last.finished:
+                last.unapplied.clear()
             act()
         except UpdateError as error:
             return error
@@ -263,19 +269,12 @@ class BackwardPasses:
         return None
 
     def _begin(self, *, shadow: bool = False) -> BaseException | None:
-        link = self._link
-        if link is None:
-            step = self.step
-            if self._scheduler.is_due(step):
-                self._advance(None)
-            self.last = Step(step)
-            return None
-        self.last = None
-        if not shadow and (refusal := link.refusal()) is not None:
+        links, self.last = self._links, None
+        if not shadow and (refusal := links.refusal()) is not None:
             return refusal
         try:
-            link.follow_momentum()
-            undo = self._drop(link)
+            links.follow_momentum()
+            undo = self._drop()
         except ExchangeError as error:
             self._pipeline.broken = error
             return error
@@ -285,19 +284,22 @@ class BackwardPasses:
         if self._scheduler.is_due(step):
             self._advance(undo)
             undo = None
-        rates = link.rates()
+        rates = links.rates()
 
         def prepare() -> None:
             if undo is not None:
                 undo()
-            link.take_over()
+            links.take_over()
             for read, parameters in rates:
                 rate = read()
                 for parameter in parameters:  # as `set_rate` does, without a call for each
                     parameter.rate = rate
                     parameter.state.learning_rate = rate / parameter.root
 
-        self.last = link.last = Step(step, prepare=prepare, applied=self._joining())
+        unapplied = set(() if self._joining() else links.each)
+        self.last = links.last = Step(
+            step, prepare=prepare if links.each else None, unapplied=unapplied
+        )
         return None
 
     def _advance(self, undo: Callable[[], None] | None) -> None:
@@ -310,29 +312,53 @@ class BackwardPasses:
         finally:
             self.forget()
 
-    def _drop(self, link: OptimizerLink) -> Callable[[], None] | None:
-        """Uncount the last pass if its gradients were dropped; return a function that undoes it."""
-        dropped = link.dropped()
-        if dropped is None:
+    def _drop(self) -> Callable[[], None] | None:
+        """Uncount the last pass if its gradients were dropped; return a function that undoes it.
+
+        Gradients that are still in ``.grad``, as at the start of an accumulation, are applied
+        later. Raises an UpdateError if several passes in a row were dropped while something else
+        has trained the model.
+        """
+        links = self._links
+        for link in links.each:
+            link.forget()
+        last = links.last
+        if last is None or not last.unapplied or last.error is not None or not last.finished:
             return None
-        last, parameters, whole = dropped
-        if whole:
+        # If the program has cleared two of three parameters, these two are undone, and the third
+        # one's gradient is applied by a later step.
+        left = {slot.name for slot in links.tracker.holding(last.asked)}
+        cleared: list[ParameterSlot] = []
+        agreed: list[ParameterSlot] = []
+        names: list[str] = []
+        for link in (link for link in links.each if link in last.unapplied):
+            mine = link.own(last.encoded.values())
+            if gone := [slot for slot in mine if slot.name not in left]:
+                link.check_undone()
+                cleared += gone
+                if link.name and gone == mine:
+                    agreed += gone
+                    names.append(link.name)
+        whole = len(last.unapplied) == len(links.each) and last.asked and not left
+        if whole or agreed:
             # Ranks that undid different passes would have slots of different sizes, which aborts
             # the process. So they meet first, but only if there is something to undo.
-            with self._control.act(f"backward() with no step() after pass {last.number}"):
+            of = "" if whole else ", ".join(names)
+            with self._control.act(f"backward() with no step({of}) after pass {last.number}"):
                 pass
-            if last.counted:
-                self._pipeline.uncount(last)
-            return last.undo_all
-        return lambda: last.undo(parameters)
+        if not whole:
+            return functools.partial(last.undo, cleared, agreed)
+        if last.counted:
+            self._pipeline.uncount(last)
+        return last.undo_all
 
     def _submit(
         self, contents: BucketContents, buffer: torch.Tensor, *, last: bool, placed: bool = True
     ) -> "torch.futures.Future[torch.Tensor]":
         step = self.last
         assert step is not None
-        if placed and self._link is not None:
-            self._link.tracker.exchanged(contents)
+        if placed:
+            self._links.tracker.exchanged(contents)
         self._submitted.append(contents)
         step.asked += contents.compressed
         scale = self._read_scale
@@ -397,8 +423,8 @@ class BackwardPasses:
             )
         self._pipeline.discard(step)
         self.last = None
-        if self._link is not None:
-            self._link.discarded(step)
+        self._links.forgive()
+        step.unapplied.clear()  # nothing is left to undo
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -406,8 +432,7 @@ class BackwardPasses:
         self.check_unbroken()
         with self._control.act("paused()"):
             pass
-        if self._link is not None:
-            self._link.undone = 0
+        self._links.forgive()
         self._pauses += 1
         try:
             yield
@@ -420,14 +445,12 @@ class BackwardPasses:
             raise fresh(self._pipeline.broken)
 
 
-def _verdict(
-    pipeline: ExchangePipeline, link: OptimizerLink | None, step: Step
-) -> BaseException | None:
+def _verdict(pipeline: ExchangePipeline, links: OptimizerLinks, step: Step) -> BaseException | None:
     error = pipeline.verdict(step)
-    if link is not None and link.defers and isinstance(error, GradientError):
+    if links.defers and isinstance(error, GradientError):
         return None  # the optimizer's step raises it
-    if link is not None and error is None:
-        link.watch()
+    if error is None:
+        links.watch()
     return error
 
 

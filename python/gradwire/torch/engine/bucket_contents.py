@@ -63,7 +63,7 @@ class BucketContents:
         self.compressed = tuple(piece.parameter for piece in self.pieces)
         self.computed = any(slot.computed for slot in self.compressed)  # steps, or momentum
         # Whose averages change estimates.
-        self.estimates = [piece for piece in self.pieces if piece.parameter.codec.memory.estimates]
+        self.estimates = [piece for piece in self.pieces if piece.parameter.estimates]
         self.uncoded = tuple(piece.parameter for piece in self.dense)
         # Start and stop of each piece, alternating.
         self.ends = [end for piece in self.pieces for end in (piece.start, piece.stop)]

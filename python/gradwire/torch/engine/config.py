@@ -1,7 +1,7 @@
 """The options common to every `attach`, their checks, and what must be equal on all ranks."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, Self, runtime_checkable
 
@@ -16,12 +16,15 @@ from gradwire.presets import advice
 from gradwire.presets import codec as build_codec
 from gradwire.schedule import Schedule, recommended
 from gradwire.torch.engine.consensus import checksum
-from gradwire.torch.engine.pairing import check_optimizer, facts_of, options_of
+from gradwire.torch.engine.pairing import as_optimizers, facts_of, options_of
 from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.transport import RankTopology
 
-Codecs = Codec | str | Mapping[str, Codec | str | None]
-"""A codec or preset for all parameters, or for each pattern of names; None sends them dense."""
+Codecs = Codec | str | Mapping[str, Codec | str | None] | Sequence[Codec | str | None]
+"""A codec or preset for all parameters, each pattern of names, or each optimizer; None is dense."""
+
+Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
+"""The optimizer of a model, or several, which have different parameters."""
 
 _COMPRESSIBLE = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
@@ -60,18 +63,24 @@ def check_place(exchange: Exchange, *, divides: bool) -> None:
 class Assignment:
     """A codec, or none, for each parameter: by its name, or the first pattern that matches it.
 
-    Patterns have ``*``, ``?`` and ``[abc]``, and are matched with case. A parameter that none
-    matches is sent dense. ``low_memory`` says whether memories are kept in bfloat16. Raises a
-    TypeError for what is neither a codec nor a mapping of patterns to codecs or None; and a
-    ValueError if there is no codec, or if codecs have different exchanges.
+    Patterns have ``*``, ``?`` and ``[abc]``, and are matched with case; in a list, the place of its
+    optimizer counts. A parameter that none matches, or no optimizer has, is sent dense.
+    ``low_memory`` says whether memories are kept in bfloat16. Raises a TypeError for what is
+    neither a codec nor a mapping of patterns, or list, of codecs or None; and a ValueError if there
+    is no codec, or if codecs have different exchanges.
     """
 
     def __init__(self, request: object, low_memory: bool | None = None) -> None:
-        self.request: Codec | dict[str, Codec | None]
+        self.request: Codec | dict[str, Codec | None] | list[Codec | None]
         self._own: dict[str, Codec] = {}  # by name of the parameter: with its optimizer's options
-        if not isinstance(request, Mapping):
+        if isinstance(request, list | tuple):
+            self.request = [
+                each and _with_precision(as_codec(each), low_memory) for each in request
+            ]
+            self._rules: dict[Any, Codec | None] = dict(enumerate(self.request))
+        elif not isinstance(request, Mapping):
             self.request = _with_precision(as_codec(request), low_memory)
-            self._rules: dict[str, Codec | None] = {"*": self.request}
+            self._rules = {"*": self.request}
         else:
             self.request = {}
             for pattern, codec in request.items():
@@ -99,21 +108,27 @@ class Assignment:
 
     def of(self, name: str) -> Codec | None:
         """Return the codec of a parameter."""
-        return self._own.get(name) or _rules.first(self._rules, name)
+        rules = {} if isinstance(self.request, list) else self._rules
+        return self._own.get(name) or _rules.first(rules, name)
 
-    def for_optimizer(
-        self, optimizer: torch.optim.Optimizer | None, named: Mapping[str, torch.Tensor]
+    def for_optimizers(
+        self, optimizers: Sequence[torch.optim.Optimizer], named: Mapping[str, torch.Tensor]
     ) -> "Assignment":
         """Return a copy in which options that are None are taken from each parameter's group."""
-        usual = {} if optimizer is None else optimizer.defaults
-        all_groups = [] if optimizer is None else optimizer.param_groups
-        groups = {id(tensor): group for group in all_groups for tensor in group["params"]}
+        usual = optimizers[0].defaults if optimizers else {}
+        groups = {
+            id(tensor): (at, group)
+            for at, optimizer in enumerate(optimizers)
+            for group in optimizer.param_groups
+            for tensor in group["params"]
+        }
         assignment = Assignment(self.request)
         codecs: dict[tuple[Codec, Memory], Codec] = {}  # one object for all parameters alike
         for name, tensor in named.items():
-            codec = self.of(name)
+            at, group = groups.get(id(tensor), (None, usual))
+            codec = self._rules.get(at) if isinstance(self.request, list) else self.of(name)
             if codec is not None:
-                memory = codec.memory.for_optimizer(options_of(groups.get(id(tensor), usual)))
+                memory = codec.memory.for_optimizer(options_of(group))
                 if memory != codec.memory and (codec, memory) not in codecs:
                     codecs[codec, memory] = codec.replace(memory=memory)
                 assignment._own[name] = codecs.get((codec, memory), codec)
@@ -136,7 +151,7 @@ class Assignment:
             _rules.check(self.request, names)
 
     def get_config(self) -> Any:
-        """Return the codec's config, or a list of the patterns with their configs."""
+        """Return the codec's config, or a list of the patterns or numbers with their configs."""
         if isinstance(self.request, Codec):
             (codec,) = self.codecs if len(self.codecs) == 1 else (self.request,)
             return codec.get_config()
@@ -177,13 +192,14 @@ class Options:
     """Options of every `attach`, as `gradwire.torch.ddp.attach` describes them."""
 
     codec: Codecs
-    optimizer: torch.optim.Optimizer | None = None
+    optimizer: Optimizers | None = None
     schedule: Schedule | None = None  # then each codec has the one that is recommended
     grad_scaler: GradScaler | None = None
     min_numel: int = 1024
     min_ndim: int = 1
     low_memory: bool | None = None  # then as each codec says
     assignment: Assignment = field(init=False)
+    optimizers: list[torch.optim.Optimizer] = field(init=False)
 
     def __post_init__(self) -> None:
         if self.low_memory is not None:
@@ -191,8 +207,11 @@ class Options:
         object.__setattr__(self, "assignment", Assignment(self.codec, self.low_memory))
         if self.schedule is not None:
             check_part("schedule", self.schedule, Schedule)
-        if self.optimizer is not None:
-            check_optimizer(self.optimizer)
+        object.__setattr__(self, "optimizers", as_optimizers(self.optimizer))
+        codecs, optimizers = self.assignment.request, len(self.optimizers)
+        counts = not isinstance(codecs, list) or len(codecs) == optimizers
+        text = "a list of codecs has one for each optimizer of optimizer=: got {} for {}"
+        _validate.require(counts, text, len(self.assignment._rules), optimizers)
         _validate.integer("min_numel", self.min_numel, low=0)
         _validate.integer("min_ndim", self.min_ndim, low=0)
         scaler: Any = self.grad_scaler
@@ -200,9 +219,9 @@ class Options:
             raise TypeError(f"grad_scaler= takes a torch.amp.GradScaler or None, got {scaler!r}")
 
     def for_parameters(self, named: Mapping[str, torch.Tensor]) -> Self:
-        """Return a copy whose codecs follow the options of the optimizer's groups."""
+        """Return a copy whose codecs follow the options of the optimizers' groups."""
         options = dataclasses.replace(self)
-        assignment = self.assignment.for_optimizer(self.optimizer, named)
+        assignment = self.assignment.for_optimizers(self.optimizers, named)
         object.__setattr__(options, "assignment", assignment)
         return options
 
@@ -252,5 +271,5 @@ class Options:
             "grad_scaler": self.scaled,
             "min_numel or min_ndim": checksum(sorted(self.dense(named, sparse))),
             "parameters": (len(shapes), checksum(shapes)),
-            "optimizer": facts_of(self.optimizer, named),
+            "optimizer": [facts_of(each, named) for each in self.optimizers],
         }

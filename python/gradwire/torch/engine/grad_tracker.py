@@ -1,7 +1,7 @@
 """Tracks what each ``.grad`` holds: a local gradient, an average, or the codec's update."""
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -181,15 +181,15 @@ class GradTracker:
             self._samples.append((tensor, rows, here[rows].clone()))
         self._turn += len(self._samples)
 
-    def changed(self) -> bool | torch.Tensor:
-        """Tell whether the samples have changed since, as by gradient clipping.
+    def changed(self, ids: Container[int]) -> bool | torch.Tensor:
+        """Tell whether the samples of these tensors have changed since, as by gradient clipping.
 
         Does not wait for a device: the result may be a flag on it.
         """
         flags = [
             (getattr(grad, "_local_tensor", grad)[rows].to(before.dtype) != before).any()
             for tensor, rows, before in self._samples
-            if (grad := tensor.grad) is not None
+            if (grad := tensor.grad) is not None and id(tensor) in ids
         ]
         return torch.stack(flags).any() if flags else False
 

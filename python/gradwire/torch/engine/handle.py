@@ -11,7 +11,7 @@ from gradwire.torch.engine.backward import BackwardPasses
 from gradwire.torch.engine.bucket_contents import BucketContentsCache
 from gradwire.torch.engine.config import Codecs, Options
 from gradwire.torch.engine.engine import Engine
-from gradwire.torch.engine.optimizer_link import OptimizerLink
+from gradwire.torch.engine.optimizer_link import OptimizerLinks
 from gradwire.torch.engine.parameter import ParameterSlot
 from gradwire.torch.engine.scheduler import Scheduler
 from gradwire.torch.engine.sharding import shard_of
@@ -55,8 +55,8 @@ class Handle:
 
     Attributes
     ----------
-    codec : gradwire.Codec or dict
-        The codec passed to `attach`, or the codecs by patterns of names.
+    codec : gradwire.Codec, dict or list
+        The codec passed to `attach`, or the codecs by patterns of names, or of each optimizer.
     world_size, rank : int
         Size of the process group, and this process's rank in it.
     """
@@ -70,7 +70,7 @@ class Handle:
         connect: Callable[[Transport], Engine],
         *,
         source: GradientSource,
-        link: OptimizerLink | None,
+        links: OptimizerLinks,
         joining: Callable[[], bool],
         decide: Callable[..., Any] | None = None,
     ) -> None:
@@ -80,14 +80,13 @@ class Handle:
         self._scheduler = scheduler
         self._connect = connect
         self._source: GradientSource | None = source
-        self._link = link
+        self._links = links
         self._joining = joining
         self._decide = decide
         self._begin(engine, source)
-        if link is not None:
-            link.connect(self._exchange_local)
-            # An optimizer may hold this handle, and nothing would release it.
-            weakref.finalize(self, link.releaser()).atexit = False
+        links.connect(self._exchange_local)
+        # An optimizer may hold this handle, and nothing would release it.
+        weakref.finalize(self, links.releaser()).atexit = False
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -110,7 +109,7 @@ class Handle:
             cache,
             self._scheduler,
             self._options.grad_scaler if self._options.scaled else None,
-            link=self._link,
+            links=self._links,
             joining=self._joining,
         )
         if self._decide is not None:
@@ -119,7 +118,7 @@ class Handle:
                 self._scheduler,
                 self._passes,
                 engine,
-                self._link,
+                self._links,
                 self._joining,
             )
         source.open(self._passes, self)
@@ -214,8 +213,8 @@ class Handle:
         For passes whose gradients are not for this model's optimizer, such as a GAN generator's
         pass through its discriminator. Residuals are neither sent nor updated, and the pass does
         not count as a step. DDP behaves as without gradwire, so a non-finite gradient is no error.
-        If an attached AdamW, Adam or SGD of torch makes a step with such gradients, it exchanges
-        them first, if the codec sends updates or applies momentum.
+        If an attached AdamW, Adam, SGD or Muon of torch makes a step with such gradients, it
+        exchanges them first, if the codec sends updates or applies momentum.
 
         Do not enter or leave the block during a backward pass, or use it inside DDP's ``join()``,
         where ranks without inputs could not follow.
@@ -420,8 +419,6 @@ class Handle:
                 policy,
             )
         self._passes.restart(step)
-        if self._link is not None:
-            self._link.restart()
 
     # Other ranks ------------------------------------------------------------------------------
 
@@ -566,18 +563,15 @@ class Handle:
             return
         self._source.close()
         self._source = None
-        last = None
-        if self._link is not None:
-            self._link.releaser()()
-            last = self._link.give_all_back() if moments else None
-        self._engine.leave(timeout, last)
+        self._links.releaser()()
+        self._engine.leave(timeout, self._links.give_all_back() if moments else None)
 
     def _check_attached(self, otherwise: str) -> None:
         if self._source is None:
             raise ValueError(f"this handle is detached: {otherwise}")
 
-    def _exchange_local(self) -> None:
-        """Exchange the gradients that are in ``.grad``, for an optimizer. A collective."""
+    def _exchange_local(self, of: str) -> None:
+        """Exchange the gradients in ``.grad``, for the step of an optimizer. A collective."""
         from gradwire.torch.engine.local_gradients import exchange_local
 
         if self._options.scaled:
@@ -588,7 +582,8 @@ class Handle:
             )
         self._passes.check_unbroken()
         self._pipeline.flush()
-        exchange_local(self._passes.exchange, self._engine.control, self._parameters.values())
+        parameters = self._parameters.values()
+        exchange_local(self._passes.exchange, self._engine.control, parameters, of)
 
     def _compressed(self) -> dict[str, ParameterSlot]:
         return {name: slot for name, slot in self._parameters.items() if slot.has_state}

@@ -64,9 +64,13 @@ def exchange_local(
     average: Callable[[Sequence[Flat]], None],
     control: ControlChannel,
     parameters: Iterable[ParameterSlot],
+    of: str,
 ) -> None:
-    """Average the gradients that any rank has in ``.grad``. A collective."""
-    with control.act("step()") as channel:
+    """Average the gradients that any rank has in ``.grad``. A collective.
+
+    All ranks do it in the step of the same optimizer, else some would have made it without them.
+    """
+    with control.act(f"step({of})") as channel:
         buckets = _flat_buckets(_used_anywhere(channel, list(parameters)))
     for bucket in buckets:
         bucket.read()

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from gradwire import _validate
 from gradwire._codec import Codec
 from gradwire.presets import adam, dgc, float8, muon, topk
 from gradwire.torch.engine.consensus import checksum
@@ -27,6 +28,29 @@ class PairingWarning(UserWarning):
     """The optimizer and the codec do not suit each other, or cannot be checked."""
 
 
+def as_optimizers(given: object) -> list[Optimizer]:
+    """Return what ``optimizer=`` was given as a list; raise a TypeError unless all are of torch.
+
+    An object with the attribute ``optimizers``, as in torchtitan, stands for those.
+    """
+    given = getattr(given, "optimizers", () if given is None else given)
+    every: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
+    for each in every:
+        check_optimizer(each)
+    return every
+
+
+def held_by(optimizer: Optimizer) -> set[int]:
+    """Return the ids of the tensors in an optimizer's groups, to which some may be added."""
+    return {id(tensor) for group in optimizer.param_groups for tensor in group["params"]}
+
+
+def slots_of(optimizer: Optimizer, parameters: Iterable[ParameterSlot]) -> list[ParameterSlot]:
+    """Return those of the parameters that are in an optimizer's groups."""
+    held = held_by(optimizer)
+    return [slot for slot in parameters if id(slot.tensor) in held]
+
+
 def check_optimizer(optimizer: object) -> None:
     """Raise a TypeError that says what to pass, unless the argument is an optimizer of torch."""
     # Accelerate's wrapper is an Optimizer by class only, and supports no hooks.
@@ -41,10 +65,8 @@ def check_optimizer(optimizer: object) -> None:
     )
 
 
-def facts_of(optimizer: Optimizer | None, named: Mapping[str, Any]) -> object:
+def facts_of(optimizer: Optimizer, named: Mapping[str, Any]) -> object:
     """Return what must be equal on all ranks: class, options and parameters of each group."""
-    if optimizer is None:
-        return None
     names = {id(tensor): name for name, tensor in named.items()}
     groups = []
     for group in optimizer.param_groups:
@@ -117,21 +139,28 @@ def _unsuited_option(optimizer: Optimizer, group: Mapping[str, Any]) -> str:
     return "weight_decay" if decays else next(iter(unsuited), "")
 
 
-def default_codec(optimizer: object, ratio: float | None = None) -> Codec:
-    """Return the codec that suits an optimizer.
+def default_codec(optimizer: object, ratio: float | None = None) -> Codec | list[Codec | None]:
+    """Return the codec that suits an optimizer; of several, a list of those that suit each.
 
     Adam's steps for Adam and AdamW, momentum for SGD with momentum, top-k for plain SGD, estimates
-    of momentum for Muon. Without a ratio, it is 0.1 for Muon, and 0.01 for the others. Any other
-    optimizer gets 8 bits per entry, with a `PairingWarning`: error feedback in front of a first
-    moment costs accuracy. Raises a TypeError without an optimizer of torch.
+    of momentum for Muon, none for SparseAdam: sparse gradients are sent as they are. Without a
+    ratio, it is 0.1 for Muon, and 0.01 for the others. Any other optimizer gets 8 bits per entry,
+    with a `PairingWarning`: error feedback in front of a first moment costs accuracy. Raises a
+    TypeError without an optimizer of torch.
     """
-    if optimizer is None:
+    optimizers = as_optimizers(optimizer)
+    if not optimizers:
         raise TypeError(
             "attach(model) needs optimizer=, because the codec that suits it depends on it: pass "
             "the optimizer of the model, or a codec, such as gradwire.topk(ratio=0.01)"
         )
-    check_optimizer(optimizer)
-    assert isinstance(optimizer, Optimizer)  # or it had raised
+    codecs = [_suiting(each, ratio) for each in optimizers]
+    return codecs if len(codecs) > 1 else codecs[0] or float8()
+
+
+def _suiting(optimizer: Optimizer, ratio: float | None) -> Codec | None:
+    if isinstance(optimizer, torch.optim.SparseAdam):
+        return None
     why = "is not torch.optim.AdamW, Adam, SGD or Muon"
     if family_of(optimizer) is not None:
         groups = [(group, _unsuited_option(optimizer, group)) for group in optimizer.param_groups]
@@ -149,6 +178,12 @@ def default_codec(optimizer: object, ratio: float | None = None) -> Codec:
     if family_of(optimizer) == "adam":
         return adam(ratio)
     return dgc(ratio) if has_momentum(optimizer) else topk(ratio)
+
+
+def other_than_known(optimizer: object) -> str:
+    """Return which optimizer does not apply what codecs compute, in words; empty if all do."""
+    names = [name_of(each) for each in as_optimizers(optimizer) if family_of(each) is None]
+    return f"the optimizer is {names[0]}" if names else ""
 
 
 def options_of(group: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,20 +209,28 @@ def _check_equal(codec: Codec, group: Mapping[str, Any], options: Mapping[str, s
             )
 
 
-def missing_in(optimizer: Optimizer | None, named: Mapping[str, torch.Tensor]) -> list[str]:
-    """Return the trainable parameters that are in no group of the optimizer.
+def missing_in(optimizers: Sequence[Optimizer], named: Mapping[str, torch.Tensor]) -> list[str]:
+    """Return the trainable parameters that are in no group of the optimizers; all without any.
 
-    Raises a ValueError if it has none of the parameters.
+    Raises a ValueError if two have the same parameter, or one has none of them.
     """
-    if optimizer is None:
-        return []
-    known = {id(tensor) for group in optimizer.param_groups for tensor in group["params"]}
-    if named and not any(id(tensor) in known for tensor in named.values()):
-        raise ValueError(
-            f"optimizer= has none of the {len(named)} parameters of the model, such as "
-            f"{next(iter(named))!r}: it belongs to another model, or to parameters that have been "
-            f"replaced; make {name_of(optimizer)} from this model's parameters"
+    known: set[int] = set()
+    for optimizer in optimizers:
+        mine = held_by(optimizer)
+        if named and mine.isdisjoint(map(id, named.values())):
+            raise ValueError(
+                f"optimizer= has none of the {len(named)} parameters of the model, such as "
+                f"{next(iter(named))!r}: it belongs to another model, or to parameters that have "
+                f"been replaced; make {name_of(optimizer)} from this model's parameters"
+            )
+        twice = [name for name, tensor in named.items() if id(tensor) in mine & known]
+        _validate.require(
+            not twice,
+            "parameters are in two of the optimizers, and each gradient is for one of them: leave "
+            "{} out of the groups of the one or the other",
+            _some(twice),
         )
+        known |= mine
     return [
         name for name, tensor in named.items() if tensor.requires_grad and id(tensor) not in known
     ]
@@ -206,8 +249,8 @@ def warn_of_missing(missing: Sequence[str], sending: Container[str]) -> None:
             '{"embed.*": gradwire.float8(), "*": gradwire.adam()}, ...)'
         )
     _warn(
-        f"{len(missing)} parameters, {_some(missing)}, are not in any group of the optimizer, so "
-        f"it will not train them{more}"
+        f"{len(missing)} parameters, {_some(missing)}, are not in any group of optimizer=, which "
+        f"will not train them{more}"
     )
 
 

@@ -121,6 +121,7 @@ class ParameterSlot:
     run: tuple[int, int] = (0, 1)
     paused: bool = False  # it is sent dense at present, and keeps its state
     computed: bool = False  # its codec does part of the optimizer's work, and sends updates
+    estimates: bool = False  # what is sent changes an estimate, which the state has for all ranks
     # float32, shape (numel,): the sum of this rank's gradients, if a schedule needs it, and the
     # same sum without the last gradient.
     measured: NDArray[np.float32] | None = None
@@ -301,6 +302,7 @@ def set_codec(parameter: ParameterSlot, codec: Codec) -> None:
         return
     parameter.codec = codec
     parameter.computed = codec.memory.updates or codec.memory.corrects
+    parameter.estimates = codec.memory.estimates
     # Without a memory, trimmed entries would be lost; and a frame of all entries cannot be trimmed.
     fixed = not (codec.memory.keeps and codec.sparsify.selects)
     parameter.limit = SizeLimit(codec.max_encoded_len(parameter.numel), fixed=fixed)

@@ -156,7 +156,9 @@ def measure(task: BucketTask, due: Sequence[BucketSlice], channel: Channel) -> i
     for piece, (*common, square) in zip(due, sums.cpu().double().numpy(), strict=True):
         ratio = float(np.square(common).sum() / (channel.size * square)) if square else math.nan
         if math.isfinite(ratio):
-            task.step.ratios.append(use_measurement(piece.parameter, ratio, channel.size))
+            parameter = piece.parameter
+            undo = use_measurement(parameter, ratio, channel.size)
+            task.step.ratios[parameter.name] = undo
     return 4 * sums.numel()
 
 

@@ -2,7 +2,7 @@
 
 import operator
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,18 +31,26 @@ class Step:
     limits: list[tuple[SizeLimit, list[int]]] = field(default_factory=list)  # before it
     finished: bool = False
     counted: bool = False
-    applied: bool = False  # by the optimizer's step; without attach(optimizer=), nobody looks
+    # The links of the optimizers whose steps have not applied it: none without attach(optimizer=).
+    unapplied: set[Any] = field(default_factory=set)
+    revoked: set[Any] = field(default_factory=set)  # those whose parameters were rolled back
     prepare: Callable[[], None] | None = None  # called by the sending thread before it encodes
     refused: BaseException | None = None  # raised by that: no rank exchanges its buckets
-    ratios: list[Callable[[], None]] = field(default_factory=list)  # undo measurements of these
+    # Undo the measurements of ratios, by names of parameters.
+    ratios: dict[str, Callable[[], object]] = field(default_factory=dict)
 
     def observe(self, parameters: Iterable[ParameterSlot], wanted: Iterable[int]) -> None:
         """Update the limits with the largest sizes, in bytes, that any rank wanted."""
         limits = list(map(_LIMIT, parameters))
         self.limits += zip(limits, SizeLimit.observe(limits, wanted), strict=True)
 
-    def undo(self, parameters: Iterable[ParameterSlot]) -> None:
-        """Roll back the states of these parameters to what they were before this step."""
+    def undo(
+        self, parameters: Iterable[ParameterSlot], agreed: Collection[ParameterSlot] = ()
+    ) -> None:
+        """Roll back the states of these parameters to what they were before this step.
+
+        Ratios and limits, too, if all ranks do: with other limits, slots would be of other sizes.
+        """
         kinds: dict[str, tuple[Backend, list[Any]]] = {}
         for parameter in parameters:
             del self.encoded[parameter.name]
@@ -51,15 +59,21 @@ class Step:
             kinds.setdefault(backend.name, (backend, []))[1].append(parameter.state)
         for backend, states in kinds.values():
             backend.rollback(states)
+        for slot in agreed:
+            self.ratios.pop(slot.name, bool)()
+        limits = set(map(_LIMIT, agreed))
+        for limit, before in reversed(self.limits if limits else ()):
+            if limit in limits:
+                limit.load(before)
 
     def undo_all(self) -> None:
         """Roll back everything that this step changed. A second call has no effect."""
         while self.awaited:
             self.awaited.popitem()[1]()
         self.undo(list(self.encoded.values()))
-        # The newest first: what was observed at 4,000 and then at 5,000 bytes ends as before both.
         while self.ratios:
-            self.ratios.pop()()
+            self.ratios.popitem()[1]()
+        # The newest first: what was observed at 4,000 and then at 5,000 bytes ends as before both.
         while self.limits:
             limit, before = self.limits.pop()
             limit.load(before)

@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from gradwire.schedule import Schedule
 from gradwire.torch.auto import choices_of
 from gradwire.torch.engine.attach import attach_engine
-from gradwire.torch.engine.config import Codecs, GradScaler, Options
+from gradwire.torch.engine.config import Codecs, GradScaler, Optimizers, Options
 from gradwire.torch.engine.handle import Handle
 from gradwire.torch.engine.sharding import Shard, laid_out, local, shard_of
 from gradwire.torch.fsdp.source import FSDPSource, Group, groups_of, names_of
@@ -22,7 +22,7 @@ from gradwire.torch.transport.topology import Hierarchy
 def attach(
     model: torch.nn.Module,
     codec: Codecs | None = None,
-    optimizer: torch.optim.Optimizer | None = None,
+    optimizer: Optimizers | None = None,
     *,
     mesh: DeviceMesh | dist.ProcessGroup,
     min_ratio: float | None = None,
@@ -46,9 +46,9 @@ def attach(
         A model on which ``fully_shard`` was called, with all its modules, over the ranks of this
         node alone. Call ``attach`` on all ranks of all nodes. All nodes must start with the same
         parameters.
-    codec : gradwire.Codec, str, or mapping of str to (gradwire.Codec, str or None), optional
+    codec : gradwire.Codec, str, mapping of str to (gradwire.Codec, str or None), or list, optional
         As in `gradwire.torch.ddp.attach`. It sees a rank's shard of each parameter as a tensor.
-    optimizer : torch.optim.Optimizer, optional
+    optimizer : torch.optim.Optimizer or list of those, optional
         As in `gradwire.torch.ddp.attach`; made from the parameters after ``fully_shard``.
     mesh : DeviceMesh or torch.distributed.ProcessGroup
         The replicas of this rank's shards: a mesh with one dimension, one with the dimensions

@@ -123,6 +123,13 @@ impl Codec {
                     let next = residual.next_mut();
                     entries.for_each(|(i, value, sent)| next[i] = normal_or_zero(value - sent));
                 }
+                // What is next is still what was kept, and it has to be read in any case.
+                Some(residual) if self.memory.facts().keeps == Keeps::Estimate => {
+                    let next = residual.next_mut();
+                    entries.for_each(|(i, value, sent)| {
+                        next[i] = self.memory.left(next[i], value, sent);
+                    });
+                }
                 Some(residual) => {
                     let (kept, next) = residual.begin();
                     entries.for_each(|(i, value, sent)| {

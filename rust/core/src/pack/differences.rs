@@ -22,19 +22,18 @@
 //!
 //! What a block makes of its base leads back to it: members are where they were but for the few that left their class.
 
+use std::array::from_fn;
+
 use super::floats::{self, Bits, Format};
 use super::huffman::split;
 use super::{rice, steps};
 use crate::simd::gaps::bits_below;
-use crate::simd::members::GROUP;
+use crate::simd::members::{CLASSES, GROUP, GROUPS};
 use crate::simd::{self, Kernels};
 use crate::{Error, Result, allocate};
 
 /// Floats of a block at most.
 pub const BLOCK: usize = 1 << 20;
-
-/// Classes at most.
-const CLASSES: usize = 16;
 
 /// The first byte of a block without changes, and of one with all floats.
 const UNCHANGED: u8 = 0;
@@ -48,13 +47,13 @@ const ALL: u8 = 255;
 const CHUNK: usize = simd::BLOCK;
 
 /// Floats that are looked at to choose the classes of a block.
-const LOOKED_AT: usize = 1 << 16;
+const LOOKED_AT: usize = 1 << 15;
 
 /// What a class takes besides its codes, in bits.
 const CLASS_BITS: u64 = 100;
 
 /// From so many floats for one that is looked at, time is worth bits.
-const SLOW: usize = 8;
+const SLOW: usize = 16;
 
 /// Of so many floats more than one changes in a block of many changes.
 const MANY: u64 = 8;
@@ -120,8 +119,6 @@ struct Changes<T> {
     numbers: Vec<u32>,
     old: Vec<T>,
     new: Vec<T>,
-    /// Members up to here.
-    seen: u32,
 }
 
 fn write_numbers(numbers: &[u32], out: &mut Vec<u8>) {
@@ -301,6 +298,18 @@ impl Classes {
         [self.first[class], self.first.get(class + 1).map_or(u8::MAX, |next| next - 1)]
     }
 
+    /// Those of all exponents.
+    fn of_keys(&self) -> [u8; 256] {
+        let class = |key| self.first.partition_point(|first| usize::from(*first) <= key);
+        from_fn(|key| class(key).saturating_sub(1) as u8)
+    }
+
+    /// The masks of one.
+    fn masks(&self, kernels: &Kernels, class: usize, keys: &[u8], members: &mut [u64]) {
+        let [first, last] = self.range(class);
+        kernels.masks(keys, first, last, members);
+    }
+
     /// Classes that are best for these floats, or nearly; and whether codes of all members of each are shorter.
     fn choose<T: Bits>(
         kernels: &Kernels,
@@ -437,32 +446,43 @@ fn find<T: Bits>(
     values: &[T],
     base: &[T],
 ) -> Vec<Changes<T>> {
-    let none = || Changes { numbers: Vec::new(), old: Vec::new(), new: Vec::new(), seen: 0 };
-    let mut members: Vec<Changes<T>> = dense.iter().map(|_| none()).collect();
-    let (mut keys, mut bytes) = ([0; CHUNK], [0; CHUNK]);
-    let (mut masks, mut changed) = ([0; CHUNK / GROUP], [0; CHUNK / GROUP]);
-    let (mut numbers, mut places) = ([0; CHUNK], [0; CHUNK]);
-    let all = [u64::MAX; CHUNK / GROUP];
+    let mut found = vec![Vec::new(); dense.len()];
+    let (class_of, mut seen) = (classes.of_keys(), vec![0; dense.len()]);
+    let (mut keys, mut changed) = ([0; CHUNK], [0; CHUNK]);
+    let (mut members, mut marks) = ([[0; GROUPS]; CLASSES], [0; GROUPS]);
+    let (mut numbers, mut places) = ([0; CHUNK], [0; CHUNK + 3]);
+    let members = &mut members[..dense.len()];
     for (i, (values, base)) in values.chunks(CHUNK).zip(base.chunks(CHUNK)).enumerate() {
-        let (len, groups) = (values.len(), values.len().div_ceil(GROUP));
         T::keys(kernels, format, base, &mut keys);
-        T::changed(kernels, values, base, &mut bytes);
-        kernels.masks(&bytes[..len], 1, 1, &mut changed);
-        for (class, (changes, dense)) in members.iter_mut().zip(dense).enumerate() {
-            let [first, last] = classes.range(class);
-            kernels.masks(&keys[..len], first, last, &mut masks);
-            let marks = if *dense { &all } else { &changed };
-            let (members, marks) = (&masks[..groups], &marks[..groups]);
-            let at = (i * CHUNK) as u32;
-            let seen = &mut changes.seen;
-            let many = kernels.find(members, marks, at, seen, &mut numbers, &mut places);
-            let places = &places[..many];
-            changes.numbers.extend(&numbers[..many]);
-            changes.new.extend(places.iter().map(|place| values[*place as usize % CHUNK]));
-            changes.old.extend(places.iter().map(|place| base[*place as usize % CHUNK]));
+        T::changed(kernels, values, base, &mut changed);
+        kernels.masks(&changed[..base.len()], 1, 1, &mut marks);
+        let marks = &mut marks[..base.len().div_ceil(GROUP)];
+        for (class, (members, dense)) in members.iter_mut().zip(dense).enumerate() {
+            classes.masks(kernels, class, &keys[..base.len()], members);
+            if *dense {
+                add(members, marks);
+            }
+        }
+        let many = kernels.places(marks, &mut places);
+        let places = &places[..many];
+        kernels.rank(members, &mut seen, &keys, &class_of, places, &mut numbers);
+        for (place, number) in places.iter().zip(&numbers) {
+            let class = class_of[usize::from(keys[*place as usize])];
+            found[usize::from(class)].push(((i * CHUNK) as u32 + place, *number));
         }
     }
-    members
+    let changes = |found: Vec<(u32, u32)>| Changes {
+        numbers: found.iter().map(|(_, number)| *number).collect(),
+        old: found.iter().map(|(place, _)| base[*place as usize]).collect(),
+        new: found.iter().map(|(place, _)| values[*place as usize]).collect(),
+    };
+    found.into_iter().map(changes).collect()
+}
+
+fn add(members: &[u64], marks: &mut [u64]) {
+    for (marks, members) in marks.iter_mut().zip(members) {
+        *marks |= members;
+    }
 }
 
 /// Where members with these numbers are, or all.
@@ -473,36 +493,45 @@ fn locate<T: Bits>(
     numbers: &[Option<Vec<u32>>],
     base: &[T],
 ) -> Result<Vec<Vec<u32>>> {
-    let mut members = vec![Vec::new(); numbers.len()];
-    let mut seen = vec![0; numbers.len()];
-    let mut keys = [0; CHUNK];
-    let mut masks = [0; CHUNK / GROUP];
-    let (mut all_numbers, mut places) = ([0; CHUNK], [0; CHUNK]);
-    let all = [u64::MAX; CHUNK / GROUP];
+    let class_of = classes.of_keys();
+    let bits: Vec<_> = numbers.iter().map(|numbers| numbers.as_deref().map(bits_of)).collect();
+    let (mut found, mut seen) = (vec![Vec::new(); bits.len()], vec![0; bits.len()]);
+    let (mut keys, mut members, mut places) = ([0; CHUNK], [0; GROUPS], [0; CHUNK + 3]);
     for (i, base) in base.chunks(CHUNK).enumerate() {
-        let groups = base.len().div_ceil(GROUP);
         T::keys(kernels, format, base, &mut keys);
-        for (class, (numbers, found)) in numbers.iter().zip(&mut members).enumerate() {
-            let left = numbers.as_ref().map(|numbers| &numbers[found.len()..]);
-            if left.is_some_and(<[u32]>::is_empty) {
+        let (keys, mut marks) = (&keys[..base.len()], [0; GROUPS]);
+        let groups = base.len().div_ceil(GROUP);
+        let (members, marks) = (&mut members[..groups], &mut marks[..groups]);
+        for (class, (bits, seen)) in bits.iter().zip(&mut seen).enumerate() {
+            if bits.as_ref().is_some_and(Vec::is_empty) {
                 continue;
             }
-            let [first, last] = classes.range(class);
-            kernels.masks(&keys[..base.len()], first, last, &mut masks);
-            let (members, at, seen) = (&masks[..groups], (i * CHUNK) as u32, &mut seen[class]);
-            let many = match left {
-                Some(left) => kernels.locate(members, left, at, seen, &mut places),
-                None => {
-                    kernels.find(members, &all[..groups], at, seen, &mut all_numbers, &mut places)
-                }
-            };
-            found.extend(&places[..many]);
+            classes.masks(kernels, class, keys, members);
+            match bits {
+                Some(bits) => kernels.mark(members, bits, seen, marks),
+                None => add(members, marks),
+            }
+        }
+        let many = kernels.places(marks, &mut places);
+        for place in &places[..many] {
+            let class = class_of[usize::from(keys[*place as usize])];
+            found[usize::from(class)].push((i * CHUNK) as u32 + place);
         }
     }
-    let complete = numbers.iter().zip(&members).all(|(numbers, found)| {
-        numbers.as_ref().is_none_or(|numbers| numbers.len() == found.len())
-    });
-    if complete { Ok(members) } else { Err(Error::corrupt("a class has fewer members")) }
+    let last = numbers.iter().map(|numbers| numbers.as_ref().and_then(|numbers| numbers.last()));
+    if last.zip(seen).any(|(last, seen)| last.is_some_and(|last| *last >= seen)) {
+        return Err(Error::corrupt("a class has fewer members"));
+    }
+    Ok(found)
+}
+
+/// Numbers in ascending order as bits: 1 and 64 are `0b10` and `0b1`.
+fn bits_of(numbers: &[u32]) -> Vec<u64> {
+    let mut bits = vec![0; numbers.last().map_or(0, |last| *last as usize / 64 + 1)];
+    for number in numbers {
+        bits[*number as usize / 64] |= 1 << (number % 64);
+    }
+    bits
 }
 
 #[cfg(test)]

@@ -106,3 +106,41 @@ impl AdamCorrection {
         moved
     }
 }
+
+/// EF21 on a momentum: an estimate that receivers follow.
+#[derive(Debug, Clone)]
+pub struct Estimate {
+    /// The factor of the momentum.
+    pub factor: f64,
+    /// Nesterov's momentum.
+    pub nesterov: bool,
+    /// One value an element.
+    pub momentum: Vec<f64>,
+    /// One value an element.
+    pub estimate: Vec<f64>,
+}
+
+impl Estimate {
+    /// The memory of a tensor of `len` elements before the first step.
+    pub fn new(factor: f64, nesterov: bool, len: usize) -> Self {
+        Self { factor, nesterov, momentum: vec![0.0; len], estimate: vec![0.0; len] }
+    }
+
+    /// What entries are selected from with this gradient.
+    pub fn changes(&mut self, gradient: &[f32]) -> Vec<f64> {
+        let (keep, take) = (self.factor, 1.0 - self.factor);
+        let entries = self.momentum.iter_mut().zip(gradient).zip(&self.estimate);
+        entries
+            .map(|((m, &g), &h)| {
+                *m = keep * *m + take * f64::from(g);
+                let target = if self.nesterov { keep * *m + take * f64::from(g) } else { *m };
+                target - h
+            })
+            .collect()
+    }
+
+    /// Takes in what was sent, with zeros where nothing was.
+    pub fn sent(&mut self, sent: &[f32]) {
+        self.estimate.iter_mut().zip(sent).for_each(|(h, &sent)| *h += f64::from(sent));
+    }
+}

@@ -16,6 +16,6 @@ pub use chunks::{largest_of_chunks, largest_of_tiles};
 pub use draw::subset;
 pub use estimated::{gaussian, redsync, sampled, two_sided};
 pub use largest::{above, largest};
-pub use memory::{AdamCorrection, LowPass, MomentumCorrection, kept};
+pub use memory::{AdamCorrection, Estimate, LowPass, MomentumCorrection, kept};
 pub use product::{product, rounded_product};
 pub use quantize::{sign_mean, sign_rms, ternary_scale, two_means};

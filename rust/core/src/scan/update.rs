@@ -9,10 +9,10 @@ use super::next::Next;
 use super::parallel::Split;
 use super::tensor::{Past, Tensor, Terms};
 use crate::Input;
-use crate::simd::Kernels;
 use crate::simd::adam::Rule;
 use crate::simd::stream::Streaming;
-use crate::simd::sweep::{Addend, Feedback, Found, Gather, Moment, Rounded};
+use crate::simd::sweep::{Addend, Feedback, Found, Gather, Moment, Momentum, Rounded};
+use crate::simd::{Kernels, momentum};
 
 /// A tensor, and where that is written which its memory becomes.
 #[derive(Debug)]
@@ -68,6 +68,9 @@ impl<'a> Update<'a> {
             Past::Adam { second, residual, rule } => {
                 return self.sweep_steps((second, residual, rule), block, gather);
             }
+            Past::Momentum { momentum, velocity, factor, rule } => {
+                return self.sweep_momentum((momentum, velocity), (factor, rule), block, gather);
+            }
             Past::Rounded { residual, .. } | Past::RoundedAdam { residual, .. } => {
                 return self.sweep_rounded(residual, block, gather);
             }
@@ -121,6 +124,34 @@ impl<'a> Update<'a> {
         let streams = streams.then_some(kernels);
         let feedback = Feedback { residual, decay: 1.0, sum, streams };
         kernels.sweep(x, Addend::Steps(moment, feedback), gather)
+    }
+
+    /// The same of what a loop has a momentum make of gradients, as it adds it.
+    fn sweep_momentum(
+        &mut self,
+        (momentum, velocity): (&[f32], &[f32]),
+        (decay, rule): (f32, momentum::Rule),
+        block: Block<'_>,
+        gather: Gather<'_>,
+    ) -> Found {
+        let Block { kernels, range, scratch } = block;
+        let Scratch { places, sums: unused } = scratch;
+        let (len, spare) = (range.len(), &mut places.beside);
+        let x = self.tensor.gradient.0.range(range.clone());
+        let (momentum, residual) = (&momentum[range.clone()], &velocity[range.clone()]);
+        let (next, stays, sum, streams) = match &mut self.next {
+            Next::Sums { sums, beside, streams } => {
+                (&mut beside[range.clone()], &mut [][..], &mut sums[range], *streams)
+            }
+            Next::Stays { memory, beside, streams } => {
+                (&mut beside[range.clone()], &mut memory[range], &mut unused[..len], *streams)
+            }
+            _ => (&mut spare[..len], &mut [][..], &mut unused[..len], false),
+        };
+        let moved = Momentum { momentum, next, stays, rule };
+        let streams = streams.then_some(kernels);
+        let feedback = Feedback { residual, decay, sum, streams };
+        kernels.sweep(x, Addend::Momentum(moved, feedback), gather)
     }
 
     /// The same of a residual in bfloat16, which a loop widens and rounds as it adds it to the gradient,

@@ -158,10 +158,12 @@ kernels! {
     pub fn single_changed(values: &[[u8; 4]], base: &[[u8; 4]], out: &mut [u8]) = members::changed::single;
     /// Masks of the bytes in a range: see [`members`].
     pub fn masks(bytes: &[u8], first: u8, last: u8, out: &mut [u64]) = members::masks;
-    /// Numbers and positions of marked members: see [`members`].
-    pub fn find(members: &[u64], marks: &[u64], at: u32, seen: &mut u32, numbers: &mut [u32], places: &mut [u32]) -> usize = members::find;
-    /// Positions of members by their numbers: see [`members`].
-    pub fn locate(members: &[u64], numbers: &[u32], at: u32, seen: &mut u32, places: &mut [u32]) -> usize = members::locate;
+    /// The positions of marks: see [`members`].
+    pub fn places(marks: &[u64], out: &mut [u32]) -> usize = members::places;
+    /// The numbers of floats in their classes: see [`members`].
+    pub fn rank(members: &[members::Masks], seen: &mut [u32], keys: &[u8; super::BLOCK], classes: &[u8; 256], places: &[u32], numbers: &mut [u32]) = members::rank;
+    /// Marks members by their numbers: see [`members`].
+    pub fn mark(members: &[u64], bits: &[u64], seen: &mut u32, marks: &mut [u64]) = members::mark;
     /// Fields of distances: see [`gaps`].
     pub fn put_fields(codes: &[u16], fields: &[u32], out: &mut [u8]) = gaps::put;
     /// Floats of 16 bits, moved by such distances: see [`gaps`].

@@ -1,7 +1,7 @@
 //! The parts of a codec, with options drawn: of a part that is not listed here, its examples.
 
 use gradwire_core::fit::{Distribution, Mode};
-use gradwire_core::memory::{LowPass, Memory, MomentumCorrection, Residual, Storage};
+use gradwire_core::memory::{Estimate, LowPass, Memory, MomentumCorrection, Residual, Storage};
 use gradwire_core::quantize::{
     Codebook, Exponent, Float8, Float16, Format, Magnitude, Norm, Quantizer, Rounding, SignScale,
     Ternary, TwoMeans, Uniform,
@@ -115,6 +115,10 @@ const MEMORIES: &[(&str, Drawer<Memory>)] = &[
         let (nesterov, masking) = (draw.once_in(2), draw.once_in(2));
         let clip = draw.perhaps(&[0.1, 1.0, 100.0]);
         Memory::MomentumCorrection(MomentumCorrection { momentum, nesterov, masking, clip })
+    }),
+    ("estimate", |draw, _| {
+        let momentum = draw.pick(&[0.0, 0.5, 0.95]);
+        Memory::Estimate(Estimate { momentum, nesterov: draw.once_in(2) })
     }),
 ];
 

@@ -9,6 +9,7 @@ mod flush;
 mod given;
 mod laws;
 mod memories;
+mod momenta;
 mod outside;
 mod picked;
 mod published;

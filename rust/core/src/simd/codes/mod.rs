@@ -58,7 +58,7 @@ pub(crate) fn word(bytes: &[u8], at: usize) -> u64 {
 
 /// The same number, which the compiler knows nothing of: it makes vectors of eight, which are twice as slow.
 #[inline(always)]
-fn alone(mut word: u64) -> u64 {
+pub(in crate::simd) fn alone(mut word: u64) -> u64 {
     #[cfg(not(miri))]
     // SAFETY: there is no instruction.
     unsafe {

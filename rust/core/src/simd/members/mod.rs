@@ -1,4 +1,4 @@
-//! Classes of floats as masks: which of 64 bytes lie in a range, and where members of a class are by their numbers.
+//! Classes of floats as masks: which of 64 bytes lie in a range, and the numbers of members.
 //!
 //! A mask has bit `i` set where byte `i` of its 64 is in the range: of 3, 9, 4 and the range 3 to 4, it is `0b101`.
 //! Members of a class are counted through a block. With masks `0b0110` and `0b1001` of two groups, of which
@@ -7,11 +7,22 @@
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+use super::BLOCK;
+use super::codes::alone;
 use super::parts::Word;
 use super::stamp::stamp;
 
 /// Floats in a group, which a mask has bits for.
 pub const GROUP: usize = 64;
+
+/// Groups of a block of the kernels.
+pub const GROUPS: usize = BLOCK / GROUP;
+
+/// The masks of a class in such a block.
+pub type Masks = [u64; GROUPS];
+
+/// Classes at most.
+pub const CLASSES: usize = 16;
 
 /// Bits of each float from bit `from` on, of which `mask` are taken: its exponent.
 #[inline(always)]
@@ -64,89 +75,101 @@ fn whole_groups(bytes: &[u8], out: &mut [u64], mask: impl Fn(&[u8; GROUP]) -> u6
     }
 }
 
-/// Finds members that are marked too: their numbers, and their positions from `at` on.
-///
-/// `seen` members were before the first group, and it becomes how many there are up to the last. `numbers` and `places`
-/// have room for all marked ones. Returns how many were found.
+/// The positions of marks in groups; `out` has room for them and three more. Returns how many there are.
 #[inline(always)]
-fn find_body(
-    members: &[u64],
-    marks: &[u64],
-    at: u32,
-    seen: &mut u32,
-    numbers: &mut [u32],
-    places: &mut [u32],
-) -> usize {
-    let (mut found, mut total) = (0, *seen);
-    for (i, (members, marks)) in members.iter().zip(marks).enumerate() {
-        let mut left = members & marks;
-        while left != 0 {
-            let bit = left.trailing_zeros();
-            numbers[found] = total + (members & ((1 << bit) - 1)).count_ones();
-            places[found] = at + (i * GROUP) as u32 + bit;
-            found += 1;
-            left &= left - 1;
+fn places_body(marks: &[u64], out: &mut [u32]) -> usize {
+    let mut found = 0;
+    for (i, marks) in marks.iter().enumerate() {
+        let (mut left, end) = (*marks, found + marks.count_ones() as usize);
+        // Four at a time, as it is hard to foretell how many there are: after the last one, anything.
+        for out in out[found..].chunks_exact_mut(4).take((end - found).div_ceil(4)) {
+            for place in out {
+                *place = (i * GROUP) as u32 + left.trailing_zeros();
+                left &= left.wrapping_sub(1);
+            }
         }
-        total += members.count_ones();
+        found = end;
     }
-    *seen = total;
     found
 }
 
-/// Positions of members by their numbers, which ascend: as many as are in these groups, and how many those are.
-///
-/// The rest is as with `find`. `places` has room for all numbers.
-pub(in crate::simd) mod locate {
+/// The numbers that floats at some places have in their classes. `classes` are those of all keys, and `members` has the
+/// masks of each class, of which `seen` were before.
+#[inline(always)]
+fn rank_body(
+    members: &[Masks],
+    seen: &mut [u32],
+    keys: &[u8; BLOCK],
+    classes: &[u8; 256],
+    places: &[u32],
+    numbers: &mut [u32],
+) {
+    let mut before = [[0; GROUPS]; CLASSES];
+    for (before, (members, seen)) in before.iter_mut().zip(members.iter().zip(seen)) {
+        for (before, members) in before.iter_mut().zip(members) {
+            *before = *seen;
+            *seen += alone(*members).count_ones();
+        }
+    }
+    for (place, number) in places.iter().zip(numbers) {
+        let place = *place as usize % BLOCK;
+        let (class, group) = (usize::from(classes[usize::from(keys[place])]), place / GROUP);
+        let below = members[class][group] & ((1 << (place % GROUP)) - 1);
+        *number = before[class][group] + below.count_ones();
+    }
+}
+
+/// Marks the members whose numbers are set in `bits`, of which `seen` were before.
+pub(in crate::simd) mod mark {
     #[cfg(target_arch = "x86_64")]
-    pub(in crate::simd) use super::x86::{avx2::locate as avx2, avx512::locate as avx512};
+    pub(in crate::simd) use super::x86::{avx2::mark as avx2, avx512::mark as avx512};
     #[cfg(target_arch = "aarch64")]
     pub(in crate::simd) use scalar as neon;
 
     pub(in crate::simd) fn scalar(
         members: &[u64],
-        numbers: &[u32],
-        at: u32,
+        bits: &[u64],
         seen: &mut u32,
-        places: &mut [u32],
-    ) -> usize {
-        super::locate_body(members, numbers, at, seen, places, |mut mask, number| {
-            for _ in 0..number {
-                mask &= mask - 1;
+        marks: &mut [u64],
+    ) {
+        super::mark_body(members, bits, seen, marks, |bits, mask| {
+            let (mut left, mut bits, mut marked) = (mask, bits, 0);
+            while bits != 0 && left != 0 {
+                marked |= (left & left.wrapping_neg()) * (bits & 1);
+                left &= left - 1;
+                bits >>= 1;
             }
-            mask.trailing_zeros()
-        })
+            marked
+        });
     }
 }
 
-/// `select` is the position of a set bit of a mask by its number.
+/// `deposit` puts the lowest bits of one number where another has ones.
 #[inline(always)]
-fn locate_body(
+fn mark_body(
     members: &[u64],
-    numbers: &[u32],
-    at: u32,
+    bits: &[u64],
     seen: &mut u32,
-    places: &mut [u32],
-    select: impl Fn(u64, u32) -> u32,
-) -> usize {
-    // No block has so many members.
-    let number = |i: usize| numbers.get(i).copied().unwrap_or(u32::MAX);
-    let (mut located, mut next, mut total) = (0, number(0), *seen);
-    for (i, members) in members.iter().enumerate() {
-        let end = total + members.count_ones();
-        while next < end {
-            places[located] = at + (i * GROUP) as u32 + select(*members, next - total);
-            located += 1;
-            next = number(located);
-        }
-        total = end;
+    marks: &mut [u64],
+    deposit: impl Fn(u64, u64) -> u64,
+) {
+    let word = |i: usize| bits.get(i).copied().unwrap_or(0);
+    for (members, marks) in members.iter().zip(marks) {
+        let (at, shift) = (*seen as usize / 64, *seen % 64);
+        let next = word(at) >> shift | word(at + 1) << 1 << (63 - shift);
+        *marks |= deposit(next, *members);
+        *seen += members.count_ones();
     }
-    *seen = total;
-    located
 }
 
-pub(in crate::simd) mod find {
-    use super::{find_body, stamp};
-    stamp!(fn(members: &[u64], marks: &[u64], at: u32, seen: &mut u32, numbers: &mut [u32], places: &mut [u32]) -> usize => find_body);
+pub(in crate::simd) mod places {
+    use super::{places_body, stamp};
+    stamp!(fn(marks: &[u64], out: &mut [u32]) -> usize => places_body);
+}
+
+pub(in crate::simd) mod rank {
+    use super::{BLOCK, Masks, rank_body, stamp};
+    stamp!(fn(members: &[Masks], seen: &mut [u32], keys: &[u8; BLOCK], classes: &[u8; 256], places: &[u32], numbers: &mut [u32]) => rank_body);
 }
 
 macro_rules! stamped {
@@ -170,11 +193,12 @@ stamped!(half: [u8; 2], single: [u8; 4]);
 
 #[cfg(test)]
 mod tests {
-    use super::GROUP;
+    use super::{BLOCK, GROUP, GROUPS};
+    use crate::simd::Kernels;
     use crate::simd::testing::levels_and_lengths;
 
     #[test]
-    fn members_are_found_by_their_masks_and_located_by_their_numbers() {
+    fn members_have_masks_and_numbers_which_lead_back_to_them() {
         levels_and_lengths(|kernels, x| {
             let halves: Vec<[u8; 2]> =
                 x.iter().map(|x| half::bf16::from_f32(*x).to_le_bytes()).collect();
@@ -191,33 +215,52 @@ mod tests {
                 assert_eq!(u32::from(same[i]), u32::from_le_bytes(singles[i]) >> 23 & 0x7F);
                 assert_eq!(marks[i], u8::from(i % 3 == 0));
             }
-            let groups = x.len().div_ceil(GROUP);
-            let (mut members, mut marked) = (vec![0; groups], vec![0; groups]);
-            kernels.masks(&marks, 1, 1, &mut marked);
-            for (first, last) in [(0, 255), (120, 127), (127, 127), (200, 255), (0, 0)] {
-                kernels.masks(&keys, first, last, &mut members);
-                let (mut seen, mut numbers, mut expected) = (5, Vec::new(), Vec::new());
-                for (i, key) in keys.iter().enumerate() {
-                    let member = (first..=last).contains(key);
-                    assert_eq!(members[i / GROUP] >> (i % GROUP) & 1, u64::from(member));
-                    if member && i % 3 == 0 {
-                        numbers.push(seen);
-                        expected.push(1000 + i as u32);
-                    }
-                    seen += u32::from(member);
-                }
-                let (mut found, mut places) = (vec![0; x.len()], vec![0; x.len()]);
-                let mut total = 5;
-                let many =
-                    kernels.find(&members, &marked, 1000, &mut total, &mut found, &mut places);
-                assert_eq!((total, &found[..many], &places[..many]), (seen, &*numbers, &*expected));
-                numbers.push(seen);
-                places.fill(0);
-                places.push(0);
-                let mut total = 5;
-                let located = kernels.locate(&members, &numbers, 1000, &mut total, &mut places);
-                assert_eq!((total, located, &places[..many]), (seen, many, &*expected));
+            for (keys, marks) in keys.chunks(BLOCK).zip(marks.chunks(BLOCK)) {
+                members_come_back(kernels, keys, marks);
             }
         });
+    }
+
+    /// Checks the places of the marked ones, their numbers in classes, and that these lead back to them.
+    fn members_come_back(kernels: &Kernels, keys: &[u8], marked: &[u8]) {
+        let groups = keys.len().div_ceil(GROUP);
+        let mut marks = [0; GROUPS];
+        kernels.masks(marked, 1, 1, &mut marks);
+        let expected: Vec<u32> =
+            (0..keys.len() as u32).filter(|i| marked[*i as usize] == 1).collect();
+        let mut places = [0; BLOCK + 3];
+        let found = kernels.places(&marks[..groups], &mut places);
+        let places = &places[..found];
+        assert_eq!(places, expected);
+
+        let ranges = [(0, 119), (120, 126), (127, 127), (128, 255)];
+        let class_of = |key: u8| ranges.iter().position(|(_, last)| key <= *last).unwrap();
+        let classes: [u8; 256] = std::array::from_fn(|key| class_of(key as u8) as u8);
+        let (mut members, mut padded) = ([[0; GROUPS]; 4], [0; BLOCK]);
+        for (members, (first, last)) in members.iter_mut().zip(ranges) {
+            kernels.masks(keys, first, last, members);
+        }
+        padded[..keys.len()].copy_from_slice(keys);
+        let (mut seen, mut numbers) = ([5, 0, 70, 1], vec![0; found]);
+        kernels.rank(&members, &mut seen, &padded, &classes, places, &mut numbers);
+        let mut totals = [5, 0, 70, 1];
+        let mut bits = [const { [0_u64; GROUPS + 4] }; 4];
+        let mut next = places.iter().zip(&numbers).peekable();
+        for (i, key) in keys.iter().enumerate() {
+            let class = class_of(*key);
+            assert_eq!(members[class][i / GROUP] >> (i % GROUP) & 1, 1);
+            if let Some((_, number)) = next.next_if(|(place, _)| **place == i as u32) {
+                assert_eq!(*number, totals[class]);
+                bits[class][*number as usize / 64] |= 1 << (number % 64);
+            }
+            totals[class] += 1;
+        }
+        assert_eq!(seen, totals);
+
+        let (mut back, mut seen) = ([0; GROUPS], [5, 0, 70, 1]);
+        for ((members, bits), seen) in members.iter().zip(&bits).zip(&mut seen) {
+            kernels.mark(&members[..groups], bits, seen, &mut back);
+        }
+        assert_eq!((back, seen), (marks, totals));
     }
 }

@@ -1,7 +1,7 @@
-//! A comparison gives the bits of a whole vector, and `pdep` finds a set bit by its number.
+//! A comparison gives the bits of a whole vector, and `pdep` puts bits of numbers where their members are.
 
 pub(in crate::simd) mod avx2 {
-    use crate::simd::members::{locate_body, whole_groups};
+    use crate::simd::members::{mark_body, whole_groups};
     use std::arch::x86_64::{
         _mm256_cmpeq_epi8, _mm256_loadu_si256, _mm256_min_epu8, _mm256_movemask_epi8,
         _mm256_set1_epi8, _mm256_sub_epi8, _pdep_u64,
@@ -25,16 +25,8 @@ pub(in crate::simd) mod avx2 {
     }
 
     #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
-    pub(in crate::simd) fn locate(
-        members: &[u64],
-        numbers: &[u32],
-        at: u32,
-        seen: &mut u32,
-        places: &mut [u32],
-    ) -> usize {
-        locate_body(members, numbers, at, seen, places, |mask, number| {
-            _pdep_u64(1 << number, mask).trailing_zeros()
-        })
+    pub(in crate::simd) fn mark(members: &[u64], bits: &[u64], seen: &mut u32, marks: &mut [u64]) {
+        mark_body(members, bits, seen, marks, |bits, mask| _pdep_u64(bits, mask));
     }
 }
 
@@ -44,7 +36,7 @@ pub(in crate::simd) mod avx512 {
         _mm512_cmple_epu8_mask, _mm512_loadu_si512, _mm512_set1_epi8, _mm512_sub_epi8,
     };
 
-    pub(in crate::simd) use super::avx2::locate;
+    pub(in crate::simd) use super::avx2::mark;
 
     #[target_feature(enable = "avx512f,avx512bw")]
     pub(in crate::simd) fn masks(bytes: &[u8], first: u8, last: u8, out: &mut [u64]) {

@@ -117,6 +117,54 @@ impl<V: Vector, const STREAM: bool> Feed<V> for Sums<V, STREAM> {
     }
 }
 
+/// The same, where the residual stays what it was: that is written, and the sums stay in the caches.
+pub(super) struct Stays<V, const STREAM: bool> {
+    sums: Sums<V, false>,
+    kept: *mut f32,
+}
+
+impl<V: Vector, const STREAM: bool> Stays<V, STREAM> {
+    /// # Safety
+    ///
+    /// The CPU has the features of `V`.
+    #[inline(always)]
+    pub(super) unsafe fn new(feedback: Feedback<'_>, kept: &mut [f32]) -> Self {
+        // SAFETY: the features are the caller's promise.
+        Self { sums: unsafe { Sums::new(feedback) }, kept: kept.as_mut_ptr() }
+    }
+}
+
+impl<V: Vector, const STREAM: bool> Feed<V> for Stays<V, STREAM> {
+    const STREAM: bool = STREAM;
+    type Draws = ();
+
+    #[inline(always)]
+    fn draws(&self, _: usize) {}
+
+    #[inline(always)]
+    unsafe fn sum(&self, new: V, at: usize) -> V {
+        // SAFETY: features and pointers are the caller's promise.
+        unsafe {
+            let old = V::load(self.sums.residual.add(at));
+            let sum = new.add_scaled(old, self.sums.decay).normal_or_zero();
+            sum.store(self.sums.sum.add(at));
+            let to = self.kept.add(at);
+            if STREAM {
+                old.stream(to);
+            } else {
+                old.store(to);
+            }
+            sum
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn again(&self, new: V, at: usize) -> V {
+        // SAFETY: as the caller promises.
+        unsafe { self.sums.again(new, at) }
+    }
+}
+
 /// Elements that are asked for ahead where a residual is in bfloat16: with all that is done to an element,
 /// the next ones are not under way early enough.
 const AHEAD: usize = 512;

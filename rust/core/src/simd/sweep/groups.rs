@@ -2,10 +2,10 @@
 //! of them and what they are added to.
 
 use super::element::Element;
-use super::feed::{Feed, Nothing, Rounding, Sums, Widened};
-use super::make::{AsTheyAre, Make, Steps};
+use super::feed::{Feed, Nothing, Rounding, Stays, Sums, Widened};
+use super::make::{AsTheyAre, Make, Moved, Steps};
 use super::vector::{GROUP, HELD, Vector};
-use super::{Addend, Feedback, Found, Gather, Rounded};
+use super::{Addend, Feedback, Found, Gather, Momentum, Rounded};
 use crate::simd::above::Front;
 use crate::simd::{LANES, moments};
 
@@ -144,7 +144,41 @@ pub(super) unsafe fn choose<V: Vector, T: Element>(
             Addend::Steps(moment, feedback) => {
                 added::<V, T>(x, &Steps::new(moment), feedback, gather)
             }
+            Addend::Momentum(momentum, feedback) => {
+                if momentum.rule.nesterov {
+                    moved::<V, T, true>(x, momentum, feedback, gather)
+                } else {
+                    moved::<V, T, false>(x, momentum, feedback, gather)
+                }
+            }
             Addend::Rounded(memory) => rounded::<V, T>(x, memory, gather),
+        }
+    }
+}
+
+/// The loop that adds what a momentum makes to a residual, which stays or becomes the sum.
+///
+/// # Safety
+///
+/// As of [`choose`].
+#[inline(always)]
+unsafe fn moved<V: Vector, T: Element, const NESTEROV: bool>(
+    x: &[[T; GROUP]],
+    mut momentum: Momentum<'_>,
+    feedback: Feedback<'_>,
+    gather: &mut Gather<'_>,
+) -> Found {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let make = Moved::<V, NESTEROV>::new(&mut momentum);
+        if momentum.stays.is_empty() {
+            added::<V, T>(x, &make, feedback, gather)
+        } else if feedback.streams.is_some() {
+            let feed = Stays::<V, true>::new(feedback, momentum.stays);
+            with_or_without_sums(x, &make, &feed, gather)
+        } else {
+            let feed = Stays::<V, false>::new(feedback, momentum.stays);
+            with_or_without_sums(x, &make, &feed, gather)
         }
     }
 }

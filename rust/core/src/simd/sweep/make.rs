@@ -1,8 +1,8 @@
 //! What is made of the elements of a gradient as they are loaded.
 
-use super::Moment;
 use super::vector::Vector;
-use crate::simd::adam;
+use super::{Moment, Momentum};
+use crate::simd::{adam, momentum};
 
 /// What is made of the elements of a gradient before they are added.
 pub(super) trait Make<V: Vector> {
@@ -74,6 +74,50 @@ impl<V: Vector> Make<V> for Steps<V> {
             let root = self.correction.times(next.root()).plus(self.eps);
             let root = root.at_least(self.least.times(v).magnitude());
             self.rate.times(v.over(root))
+        }
+    }
+}
+
+/// What a momentum makes of them, by [`momentum::Rule::of`].
+pub(super) struct Moved<V, const NESTEROV: bool> {
+    momentum: *const f32,
+    next: *mut f32,
+    factor: V,
+    scale: V,
+}
+
+impl<V: Vector, const NESTEROV: bool> Moved<V, NESTEROV> {
+    /// # Safety
+    ///
+    /// The CPU has the features of `V`.
+    #[inline(always)]
+    pub(super) unsafe fn new(of: &mut Momentum<'_>) -> Self {
+        let momentum::Rule { momentum: factor, scale, .. } = of.rule;
+        let (momentum, next) = (of.momentum.as_ptr(), of.next.as_mut_ptr());
+        // SAFETY: the features are the caller's promise.
+        let (factor, scale) = unsafe { (V::splat(factor), V::splat(scale)) };
+        Self { momentum, next, factor, scale }
+    }
+}
+
+impl<V: Vector, const NESTEROV: bool> Make<V> for Moved<V, NESTEROV> {
+    #[inline(always)]
+    unsafe fn make(&self, v: V, at: usize, streams: bool) -> V {
+        // SAFETY: features and pointers are the caller's promise.
+        unsafe {
+            let (g, old) = (self.scale.times(v), V::load(self.momentum.add(at)));
+            let next = if NESTEROV {
+                self.factor.times(g.plus(old))
+            } else {
+                g.plus(self.factor.times(old))
+            };
+            let (next, to) = (next.normal_or_zero(), self.next.add(at));
+            if streams {
+                next.stream(to);
+            } else {
+                next.store(to);
+            }
+            if NESTEROV { g.plus(next) } else { next }
         }
     }
 }

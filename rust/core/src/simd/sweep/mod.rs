@@ -34,7 +34,7 @@ mod x86;
 pub(in crate::simd) use aarch64::neon;
 pub use rounded::{Keep, Rounded};
 pub(in crate::simd) use scalar::run as scalar;
-pub use steps::Moment;
+pub use steps::{Moment, Momentum};
 #[cfg(target_arch = "x86_64")]
 pub(in crate::simd) use x86::{avx2, avx512};
 
@@ -73,6 +73,8 @@ pub enum Addend<'a> {
     Residual(Feedback<'a>),
     /// The same, to steps that are made of the gradient.
     Steps(Moment<'a>, Feedback<'a>),
+    /// The same, to what a momentum makes of the gradient.
+    Momentum(Momentum<'a>, Feedback<'a>),
     /// A residual in bfloat16.
     Rounded(Rounded<'a>),
 }
@@ -85,6 +87,11 @@ impl Addend<'_> {
             Self::Residual(Feedback { residual, sum, .. }) => [&**sum, residual, sum, residual],
             Self::Steps(moment, Feedback { residual, sum, .. }) => {
                 [&**sum, residual, &*moment.next, moment.second]
+            }
+            Self::Momentum(Momentum { momentum, next, stays, .. }, feedback) => {
+                let Feedback { residual, sum, .. } = feedback;
+                assert!(stays.is_empty() || stays.len() == len, "blocks of one length");
+                [&**sum, residual, &**next, momentum]
             }
             Self::Rounded(memory) => return memory.check(len),
         };
@@ -112,6 +119,10 @@ impl Addend<'_> {
             Self::Steps(Moment { next, .. }, Feedback { sum, streams, .. }) => {
                 *streams = streams.filter(|_| is_aligned(sum) && is_aligned(next));
             }
+            Self::Momentum(Momentum { next, stays, .. }, Feedback { sum, streams, .. }) => {
+                let kept = if stays.is_empty() { &**sum } else { stays };
+                *streams = streams.filter(|_| is_aligned(kept) && is_aligned(next));
+            }
             Self::Rounded(Rounded { keep: Some(keep), .. }) => {
                 keep.streams = keep.streams.filter(|_| is_aligned(keep.next));
             }
@@ -131,6 +142,11 @@ impl Addend<'_> {
                 let (first, last) = moment.split_at(middle);
                 let (head, tail) = feedback.split_at(middle);
                 (Self::Steps(first, head), Self::Steps(last, tail))
+            }
+            Self::Momentum(momentum, feedback) => {
+                let (first, last) = momentum.split_at(middle);
+                let (head, tail) = feedback.split_at(middle);
+                (Self::Momentum(first, head), Self::Momentum(last, tail))
             }
             Self::Rounded(memory) => {
                 let (head, tail) = memory.split_at(middle);

@@ -1,8 +1,8 @@
 //! The single kernels one after the other, while the block is in the cache.
 
-use super::{Addend, Feedback, Found, Gather, Keep, Moment, Rounded};
+use super::{Addend, Feedback, Found, Gather, Keep, Moment, Momentum, Rounded};
 use crate::Input;
-use crate::simd::{BLOCK, above, adam, add, dither, moments, peak, widen};
+use crate::simd::{BLOCK, above, adam, add, dither, moments, momentum, peak, widen};
 
 pub(in crate::simd) fn run(x: Input<'_>, memory: Addend<'_>, gather: Gather<'_>) -> Found {
     memory.check(x.len());
@@ -29,6 +29,14 @@ pub(super) fn of_float32(x: &[f32], memory: Addend<'_>, gather: Gather<'_>) -> F
         Addend::Steps(Moment { second, next, rule }, feedback) => {
             let step = &mut [0.0; BLOCK][..x.len()];
             adam::scalar(next, step, x, second, rule);
+            added(step, feedback, gather)
+        }
+        Addend::Momentum(Momentum { momentum: old, next, stays, rule }, feedback) => {
+            let step = &mut [0.0; BLOCK][..x.len()];
+            momentum::scalar(next, step, x, old, rule);
+            if !stays.is_empty() {
+                stays.copy_from_slice(feedback.residual);
+            }
             added(step, feedback, gather)
         }
         Addend::Rounded(Rounded { residual, decay, sum, keep }) => {

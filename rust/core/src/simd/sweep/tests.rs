@@ -8,7 +8,7 @@ use crate::buffer::Buffer;
 use crate::rng::Key;
 use crate::simd::above::SLACK;
 use crate::simd::testing::{levels_and_lengths, tensor};
-use crate::simd::{Kernels, Level, adam};
+use crate::simd::{Kernels, Level, adam, momentum};
 
 const BETA: f32 = 0.3;
 const DECAY: f32 = 0.9;
@@ -23,6 +23,8 @@ struct Outcome {
     sum: Vec<u32>,
     /// The next second moment, or what a filter takes in.
     beside: Vec<u32>,
+    /// The residual, where it stays.
+    kept: Vec<u32>,
     /// What becomes of a residual in bfloat16.
     next: Vec<bf16>,
     indices: Vec<u32>,
@@ -35,6 +37,10 @@ enum Memory {
     None,
     Residual,
     Steps,
+    Momentum {
+        nesterov: bool,
+        stays: bool,
+    },
     /// In bfloat16, of which nothing is kept.
     Widened,
     /// The same, rounded from this position on: the sums, or what a filter takes in.
@@ -54,6 +60,9 @@ struct Mode {
 /// Every mode, rounded from the beginning of a group and from elsewhere.
 fn modes() -> Vec<Mode> {
     let mut memories = vec![Memory::None, Memory::Residual, Memory::Steps, Memory::Widened];
+    for nesterov in [false, true] {
+        memories.extend([false, true].map(|stays| Memory::Momentum { nesterov, stays }));
+    }
     for first in [0, 192, 7, u32::MAX - 63] {
         memories.extend([false, true].map(|filters| Memory::Rounded { filters, first }));
     }
@@ -85,7 +94,7 @@ fn bits(x: &[f32]) -> Vec<u32> {
 fn sweep(kernels: &Kernels, x: Input<'_>, bound: f32, mode: Mode) -> Outcome {
     let n = x.len();
     let (old, narrow, second) = pasts(n);
-    let [mut sum, mut beside] = [0; 2].map(|_| Buffer::zeros(n).unwrap());
+    let [mut sum, mut beside, mut kept] = [0; 3].map(|_| Buffer::zeros(n).unwrap());
     let mut next = Buffer::<bf16>::zeros(n).unwrap();
     let (mut indices, mut values) = (vec![0; n + SLACK], vec![0.0; n + SLACK]);
     let mut lanes = moments::Lanes::default();
@@ -103,6 +112,12 @@ fn sweep(kernels: &Kernels, x: Input<'_>, bound: f32, mode: Mode) -> Outcome {
                 let moment = Moment { second: &second, next: beside, rule: RULE };
                 Addend::Steps(moment, Feedback { residual: &old, decay: 1.0, sum, streams })
             }
+            Memory::Momentum { nesterov, stays } => {
+                let stays = if stays { kept.as_mut_slice() } else { &mut [] };
+                let rule = momentum::Rule { momentum: BETA, nesterov, scale: 0.7 };
+                let moved = Momentum { momentum: &second, next: beside, stays, rule };
+                Addend::Momentum(moved, Feedback { residual: &old, decay: -1.0, sum, streams })
+            }
             Memory::Widened => {
                 Addend::Rounded(Rounded { residual: &narrow, decay: DECAY, sum, keep: None })
             }
@@ -119,6 +134,7 @@ fn sweep(kernels: &Kernels, x: Input<'_>, bound: f32, mode: Mode) -> Outcome {
         lanes,
         sum: bits(sum.as_slice()),
         beside: bits(beside.as_slice()),
+        kept: bits(kept.as_slice()),
         next: next.as_slice().to_vec(),
         indices: indices[..found.count].to_vec(),
         values: bits(&values[..found.count]),
@@ -129,7 +145,7 @@ fn sweep(kernels: &Kernels, x: Input<'_>, bound: f32, mode: Mode) -> Outcome {
 fn one_by_one(x: &[f32], bound: f32, mode: Mode) -> Outcome {
     let (kernels, n) = (Kernels::of(Level::Scalar).unwrap(), x.len());
     let (residual, narrow, second) = pasts(n);
-    let [mut old, mut step, mut sum, mut beside] = [0; 4].map(|_| vec![0.0; n]);
+    let [mut old, mut step, mut sum, mut beside, mut kept] = [0; 5].map(|_| vec![0.0; n]);
     let mut next = vec![bf16::ZERO; n];
     match mode.memory {
         Memory::None => {}
@@ -137,6 +153,14 @@ fn one_by_one(x: &[f32], bound: f32, mode: Mode) -> Outcome {
         Memory::Steps => {
             kernels.adam(&mut beside, &mut step, x, &second, RULE);
             kernels.add(&mut sum, &step, &residual, 1.0);
+        }
+        Memory::Momentum { nesterov, stays } => {
+            let rule = momentum::Rule { momentum: BETA, nesterov, scale: 0.7 };
+            kernels.momentum(&mut beside, &mut step, x, &second, rule);
+            kernels.add(&mut sum, &step, &residual, -1.0);
+            if stays {
+                kept.copy_from_slice(&residual);
+            }
         }
         Memory::Widened | Memory::Rounded { .. } => {
             kernels.widen_bf16(&narrow, &mut old);
@@ -161,6 +185,7 @@ fn one_by_one(x: &[f32], bound: f32, mode: Mode) -> Outcome {
         lanes,
         sum: bits(&sum),
         beside: bits(&beside),
+        kept: bits(&kept),
         next,
         indices: indices[..count].to_vec(),
         values: bits(&values[..count]),
