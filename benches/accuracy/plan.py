@@ -62,8 +62,7 @@ class Run:
 
 DEFAULT = "adam(0.01)"
 UPDATES = (DEFAULT, "adam(0.002)", "adam_onebit()")
-ALL_GATHER = "adam(0.01), all-gather"
-AT_ONE_RATE = (*UPDATES, ALL_GATHER)
+AT_ONE_RATE = (*UPDATES, "adam(0.01), all-gather")
 _LOW: Methods = {("adam(0.01), low_memory", 2): None}
 _MOMENTUM = ("topk(0.01), SGD", "dgc(0.01)")
 

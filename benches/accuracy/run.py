@@ -1,6 +1,5 @@
 """One training run with ranks that are simulated in one process."""
 
-import itertools
 import math
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -19,9 +18,6 @@ from .methods import ADAMW, Method
 EVALUATIONS = 6
 EPOCHS = 10
 """Epochs of a run, for schedules."""
-
-SHARE = 0.1
-"""The learning rate of AdamW beside Muon, as a share of Muon's."""
 
 
 class Task(Protocol):
@@ -61,8 +57,8 @@ class Stepper:
     def begin(self, learning_rate: float) -> None:
         codec = self._changes.get(self._step, self._codec)
         self._step += 1
-        for group in itertools.chain(*(each.param_groups for each in self._optimizers)):
-            group["lr"] = learning_rate * group.get("share", 1.0)
+        for group in (group for each in self._optimizers for group in each.param_groups):
+            group["lr"] = learning_rate * group["share"]
         if codec is None or self._exchanged is None:
             return
         if codec != self._codec:
@@ -107,7 +103,7 @@ def _optimizers(method: Method, flat: Flat, average: Tensor) -> list[torch.optim
     """Return the optimizers of the compressed and the dense parameters, which are their own.
 
     Where the codec has computed steps or a momentum, they apply it to the first. Muon has each
-    matrix by itself, and AdamW the rest.
+    matrix by itself, and AdamW the rest at a tenth of the rate.
     """
     memory = None if method.codec is None else method.codec.memory
     computed = memory is not None and (memory.corrects or memory.updates)
@@ -115,14 +111,13 @@ def _optimizers(method: Method, flat: Flat, average: Tensor) -> list[torch.optim
     def group(begin: int, end: int, *shape: int) -> dict[str, Any]:
         part = nn.Parameter(flat.parameters[begin:end].view(shape))
         part.grad = average[begin:end].view(shape)
-        return {"params": [part], "corrected": computed and begin < flat.cut}
+        return {"params": [part], "corrected": computed and begin < flat.cut, "share": 1.0}
 
     rest = group(flat.cut, flat.parameters.numel(), -1)
     if method.optimizer == "muon":
         matrices = [group(each.start, each.stop, *each.shape) for each in flat.pieces]
-        rest["share"] = SHARE
-        beside = torch.optim.AdamW([rest], lr=0.0, fused=True, **ADAMW)
-        return [adapt(torch.optim.Muon(matrices, lr=0.0, **method.options)), beside]
+        muon = adapt(torch.optim.Muon(matrices, lr=0.0, **method.options))
+        return [muon, torch.optim.AdamW([rest | {"share": 0.1}], lr=0.0, fused=True, **ADAMW)]
     groups = [group(0, flat.cut, -1), rest]
     if method.optimizer == "sgd":
         return [adapt(torch.optim.SGD(groups, lr=0.0, **method.options))]
