@@ -84,8 +84,10 @@ def test_a_step_can_be_differentiated_as_before():
 
 
 @pytest.mark.parametrize("kind", [torch.optim.NAdam, torch.optim.RMSprop])
-def test_only_three_optimizers_are_adapted(kind):
-    with pytest.raises(TypeError, match=f"only torch.optim.AdamW, Adam and SGD.*{kind.__name__}"):
+def test_only_four_optimizers_are_adapted(kind):
+    with pytest.raises(
+        TypeError, match=f"only torch.optim.AdamW, Adam, SGD and Muon.*{kind.__name__}"
+    ):
         optim.adapt(kind(parameters()))
 
 

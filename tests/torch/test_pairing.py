@@ -161,7 +161,7 @@ def test_beta2_and_eps_are_those_of_each_group(model, name, options):
         (lambda p: torch.optim.Adam(p, weight_decay=0.1), "Adam has weight_decay=0.1"),
         (lambda p: AdamW(p, amsgrad=True), "AdamW has amsgrad=True"),
         (lambda p: SGD(p, 0.1, 0.9, 0.5), "SGD has dampening=0.5"),
-        (torch.optim.RMSprop, "torch.optim.RMSprop is not torch.optim.AdamW, Adam or SGD"),
+        (torch.optim.RMSprop, "torch.optim.RMSprop is not torch.optim.AdamW, Adam, SGD or Muon"),
     ],
 )
 def test_without_a_codec_it_is_that_which_suits_the_optimizer(model, make, suited):

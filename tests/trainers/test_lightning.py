@@ -263,7 +263,7 @@ def test_what_cannot_work_is_refused_on_every_rank(rank, size, tmp_path):
     unused = {"strategy": "ddp_find_unused_parameters_true"}
     clips, rms = {"gradient_clip_val": 1.0}, parts.Regression(optim.RMSprop)
     other = {"ckpt_path": tmp_path / "end.ckpt", "max_epochs": 2}
-    match = "not gradients, and got no optimizer: use torch.optim.AdamW"
+    match = "not gradients, and got torch.optim.SGD: use torch.optim.AdamW"
     refused(match, parts.Gan(), parts.ADAM, **unused)
     dgc = gradwire.dgc(ratio=0.05)
     refused(r"the optimizer is torch\.optim\.RMSprop", rms, dgc, **clips)
