@@ -52,8 +52,8 @@ class Flat:
 
     def __init__(self, model: nn.Module, hidden: bool = False) -> None:
         named = list(model.named_parameters())
-        chosen = hidden_matrices(model) if hidden else dict(named)
-        chosen = {name for name, each in named if each.numel() >= MIN_NUMEL and name in chosen}
+        chosen = {name for name, each in named if each.numel() >= MIN_NUMEL}
+        chosen &= set(hidden_matrices(model)) if hidden else chosen
         large = [pair for pair in named if pair[0] in chosen]
         small = [pair for pair in named if pair[0] not in chosen]
         tensors = [each for _, each in large + small]

@@ -43,9 +43,9 @@ class Method:
         return found
 
 
-def _attached(codec: Codec, *optimizer: Any) -> Method:
+def _attached(codec: Codec, optimizer: str = "adamw", options: Any = ADAMW) -> Method:
     """Return the method of a codec as `gradwire.torch.ddp.attach` begins with it."""
-    return Method(codec, *optimizer, schedule=recommended(codec))
+    return Method(codec, optimizer, options, recommended(codec))
 
 
 METHODS: dict[str, Method] = {
