@@ -35,6 +35,7 @@ class Piece:
     name: str
     start: int
     stop: int
+    shape: torch.Size
 
 
 class Flat:
@@ -45,13 +46,16 @@ class Flat:
 
     ``parameters``, ``gradients`` and ``buffers`` are float32 vectors, zero between the tensors;
     backward passes add to the gradients. ``pieces`` are the parameters that are compressed; at
-    ``cut`` those begin that are sent dense.
+    ``cut`` those begin that are sent dense: small ones, and if only ``hidden`` matrices are
+    compressed, all others.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, hidden: bool = False) -> None:
         named = list(model.named_parameters())
-        large = [pair for pair in named if pair[1].numel() >= MIN_NUMEL]
-        small = [pair for pair in named if pair[1].numel() < MIN_NUMEL]
+        chosen = {name for name, each in named if each.numel() >= MIN_NUMEL}
+        chosen &= set(hidden_matrices(model)) if hidden else chosen
+        large = [pair for pair in named if pair[0] in chosen]
+        small = [pair for pair in named if pair[0] not in chosen]
         tensors = [each for _, each in large + small]
         self.model = model
         self.parameters = _merge(tensors)
@@ -64,9 +68,15 @@ class Flat:
         self.numel = sum(each.numel() for each in tensors)
         self.numel_dense = sum(each.numel() for _, each in small)
         self.pieces = [
-            Piece(name, start, start + each.numel())
+            Piece(name, start, start + each.numel(), each.shape)
             for start, (name, each) in zip(starts, large, strict=False)
         ]
+
+
+def hidden_matrices(model: nn.Module) -> list[str]:
+    """Return the names of the weights of all linear layers but the last, which is the head."""
+    layers = [name for name, each in model.named_modules() if isinstance(each, nn.Linear)]
+    return [f"{name}.weight" for name in layers[:-1]]
 
 
 def _starts(tensors: Sequence[Tensor]) -> list[int]:

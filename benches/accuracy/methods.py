@@ -13,12 +13,14 @@ from gradwire.schedule import Schedule, recommended
 
 ADAMW: dict[str, Any] = {"betas": (0.9, 0.999), "weight_decay": 0.01}
 SGD = {"momentum": 0.9}
+MUON = {"momentum": 0.95, "weight_decay": 0.1}
 
 
 @dataclass(frozen=True)
 class Method:
-    """A codec, or None to send everything, and an optimizer: "adamw" or "sgd".
+    """A codec, or None to send everything, and an optimizer: "adamw", "sgd" or "muon".
 
+    With Muon, the codec is for hidden matrices, and AdamW trains the rest from dense gradients.
     A tenth of the run is an epoch of the schedule, unless it counts steps.
     """
 
@@ -41,9 +43,9 @@ class Method:
         return found
 
 
-def _attached(codec: Codec) -> Method:
+def _attached(codec: Codec, optimizer: str = "adamw", options: Any = ADAMW) -> Method:
     """Return the method of a codec as `gradwire.torch.ddp.attach` begins with it."""
-    return Method(codec, schedule=recommended(codec))
+    return Method(codec, optimizer, options, recommended(codec))
 
 
 METHODS: dict[str, Method] = {
@@ -62,5 +64,8 @@ METHODS: dict[str, Method] = {
     "topk(0.01), SGD": Method(gradwire.topk(ratio=0.01), "sgd", SGD),
     "topk(0.01), SGD without momentum": Method(gradwire.topk(ratio=0.01), "sgd", {"momentum": 0.0}),
     "dgc(0.01)": Method(gradwire.dgc(0.01), "sgd", SGD),
+    "dense Muon": Method(None, "muon", MUON),
+    "muon(0.2)": _attached(gradwire.muon(0.2), "muon", MUON),
+    "muon(0.1)": _attached(gradwire.muon(0.1), "muon", MUON),
 }
 """The methods, by the names that they have in tables."""

@@ -11,6 +11,7 @@ from statistics import fmean
 ADAM_GRID = tuple(1e-3 * 2.0**i for i in range(-2, 7))
 SGD_GRID = tuple(0.05 * 2.0**i for i in range(-5, 8))
 _DENSE = ("dense AdamW", "dense AdamW, β1 0.95", "dense AdamW, β2 0.95")
+Methods = dict[tuple[str, int], tuple[float, float] | None]
 SEEDS = 3
 QUICK = 4
 """A quick run makes this part of the steps."""
@@ -40,7 +41,7 @@ class Section:
     size: str
     measure: str
     steps: int
-    methods: Mapping[tuple[str, int], tuple[float, float] | None]
+    methods: Methods
     grid: tuple[float, ...] = ADAM_GRID
     baselines: tuple[str, ...] = _DENSE
     evaluations: int = 6
@@ -61,24 +62,26 @@ class Run:
 
 DEFAULT = "adam(0.01)"
 UPDATES = (DEFAULT, "adam(0.002)", "adam_onebit()")
-ALL_GATHER = "adam(0.01), all-gather"
-AT_ONE_RATE = (*UPDATES, ALL_GATHER)
-_LOW = {("adam(0.01), low_memory", 2): None}
+AT_ONE_RATE = (*UPDATES, "adam(0.01), all-gather")
+_LOW: Methods = {("adam(0.01), low_memory", 2): None}
 _MOMENTUM = ("topk(0.01), SGD", "dgc(0.01)")
 
 
-def _adam(
-    first: float, *, dense_too: bool = False
-) -> dict[tuple[str, int], tuple[float, float] | None]:
+def _adam(first: float, *, dense_too: bool = False) -> Methods:
     """Return the methods of a section with AdamW, by where their searches begin."""
     once = (first, 2 * first)
-    found: dict[tuple[str, int], tuple[float, float] | None] = {}
-    found |= {(method, 2): once for method in (*_DENSE, "topk(0.01), AdamW")}
+    found: Methods = {(method, 2): once for method in (*_DENSE, "topk(0.01), AdamW")}
     found |= {(method, 2): None for method in UPDATES}
     if dense_too:
         found |= {(method, 8): once for method in _DENSE}
     return found | {(method, 8): None for method in AT_ONE_RATE}
 
+
+def _without_search(dense: str, rate: float, *methods: str) -> Methods:
+    return {(dense, 2): (rate, rate), **{(each, n): None for each in methods for n in (2, 8)}}
+
+
+_MUON = _without_search("dense Muon", 0.02, "muon(0.2)", "muon(0.1)")  # text: 0.01, 0.04 are worse
 
 SECTIONS: dict[str, Section] = {
     each.name: each
@@ -99,15 +102,19 @@ SECTIONS: dict[str, Section] = {
             },
             grid=SGD_GRID, baselines=("dense SGD",),
         ),
+        Section(
+            "text-muon", "text", 1, "Text, Muon", "0.43 M", "accuracy", 2400, _MUON, (0.02,),
+            ("dense Muon",), large=True,
+        ),
         Section("clicks", "clicks", 1, "Clicks, AdamW", "0.34 M", "auc", 2000, _adam(8e-3)),
         Section("headers", "headers", 1, "Headers, AdamW", "0.49 M", "accuracy", 1200, _adam(8e-3)),
         Section(
             "code", "code", 1, "Code, AdamW", "10.9 M", "accuracy", 800,
-            {
-                ("dense AdamW", 2): (1e-3, 1e-3),
-                **{("adam(0.01)", ranks): None for ranks in (2, 8)},
-            },
-            grid=(1e-3,), baselines=("dense AdamW",), evaluations=8, large=True,
+            _without_search("dense AdamW", 1e-3, "adam(0.01)"), (1e-3,), ("dense AdamW",), 8, True,
+        ),
+        Section(
+            "code-muon", "code", 1, "Code, Muon", "10.9 M", "accuracy", 800, _MUON, (0.02,),
+            ("dense Muon",), 8, True,
         ),
     )
 }  # fmt: skip
@@ -150,7 +157,7 @@ class Plan:
         """
         if any(stage <= 3 for stage, _ in self._missing(section, method, ranks, scores)):
             return None
-        if method in AT_ONE_RATE:
+        if section.methods[method, ranks] is None:
             return self._given(section, ranks, scores)
         start, seeds = Run(section.name, method, ranks, 0.0, 0), self._seeds(section)
         means = {
@@ -164,9 +171,9 @@ class Plan:
         return range(1 if self.quick or section.large else self.seeds)
 
     def _given(self, section: Section, ranks: int, scores: Scores) -> float | None:
-        """Return the best rate of uncompressed AdamW with as many ranks, or else with two."""
-        same = ranks if ("dense AdamW", ranks) in section.methods else 2
-        return self.best(section, "dense AdamW", same, scores)
+        """Return the best rate of the uncompressed baseline, with as many ranks or else with 2."""
+        dense = section.baselines[0]
+        return self.best(section, dense, ranks if (dense, ranks) in section.methods else 2, scores)
 
     def _missing(
         self, section: Section, method: str, ranks: int, scores: Scores

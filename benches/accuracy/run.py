@@ -13,7 +13,7 @@ from gradwire.schedule import BySteps
 from gradwire.torch.optim import adapt
 
 from .averages import Dense, Exchanged, Flat
-from .methods import Method
+from .methods import ADAMW, Method
 
 EVALUATIONS = 6
 EPOCHS = 10
@@ -52,13 +52,13 @@ class Stepper:
         self._changes = _changes(method, steps)
         self._step = 0
         self._average = torch.zeros_like(flat.gradients)
-        self._optimizer = _optimizer(method, flat, self._average)
+        self._optimizers = _optimizers(method, flat, self._average)
 
     def begin(self, learning_rate: float) -> None:
         codec = self._changes.get(self._step, self._codec)
         self._step += 1
-        for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate
+        for group in (group for each in self._optimizers for group in each.param_groups):
+            group["lr"] = learning_rate * group["share"]
         if codec is None or self._exchanged is None:
             return
         if codec != self._codec:
@@ -69,7 +69,8 @@ class Stepper:
 
     def end(self) -> None:
         self.averages.average(self._average)
-        self._optimizer.step()
+        for optimizer in self._optimizers:
+            optimizer.step()
 
 
 def _among(ranks: int, codec: Codec | None) -> Codec | None:
@@ -98,21 +99,29 @@ def _changes(method: Method, steps: int) -> dict[int, Codec]:
     return found
 
 
-def _optimizer(method: Method, flat: Flat, average: Tensor) -> torch.optim.Optimizer:
-    """Return the optimizer of the compressed and the dense parameters, two of their own.
+def _optimizers(method: Method, flat: Flat, average: Tensor) -> list[torch.optim.Optimizer]:
+    """Return the optimizers of the compressed and the dense parameters, which are their own.
 
-    Where the codec has computed steps, it applies them to the first.
+    Where the codec has computed steps or a momentum, they apply it to the first. Muon has each
+    matrix by itself, and AdamW the rest at a tenth of the rate.
     """
     memory = None if method.codec is None else method.codec.memory
     computed = memory is not None and (memory.corrects or memory.updates)
-    groups: list[dict[str, Any]] = []
-    for begin, end in ((0, flat.cut), (flat.cut, flat.parameters.numel())):
-        part = nn.Parameter(flat.parameters[begin:end])
-        part.grad = average[begin:end]
-        groups.append({"params": [part], "corrected": computed and begin == 0})
+
+    def group(begin: int, end: int, *shape: int) -> dict[str, Any]:
+        part = nn.Parameter(flat.parameters[begin:end].view(shape))
+        part.grad = average[begin:end].view(shape)
+        return {"params": [part], "corrected": computed and begin < flat.cut, "share": 1.0}
+
+    rest = group(flat.cut, flat.parameters.numel(), -1)
+    if method.optimizer == "muon":
+        matrices = [group(each.start, each.stop, *each.shape) for each in flat.pieces]
+        muon = adapt(torch.optim.Muon(matrices, lr=0.0, **method.options))
+        return [muon, torch.optim.AdamW([rest | {"share": 0.1}], lr=0.0, fused=True, **ADAMW)]
+    groups = [group(0, flat.cut, -1), rest]
     if method.optimizer == "sgd":
-        return adapt(torch.optim.SGD(groups, lr=0.0, **method.options))
-    return adapt(torch.optim.AdamW(groups, lr=0.0, fused=True, **method.options))
+        return [adapt(torch.optim.SGD(groups, lr=0.0, **method.options))]
+    return [adapt(torch.optim.AdamW(groups, lr=0.0, fused=True, **method.options))]
 
 
 @dataclass
@@ -146,7 +155,7 @@ def run(
     end.
     """
     model = task.model(seed)
-    flat = Flat(model)
+    flat = Flat(model, hidden=method.optimizer == "muon")
     stepper = Stepper(flat, ranks, method, steps)
     batches = [task.batches(rank, ranks, seed) for rank in range(ranks)]
     pauses = {round(steps * (i + 1) / evaluations) for i in range(evaluations)}

@@ -149,6 +149,9 @@ LOOKS: dict[str, tuple[str, str]] = {
     "adam(0.01), all-gather": ("#0080c4", "p"),
     "adam(0.002)": ("#56B4E9", "D"),
     "adam_onebit()": ("#009E73", "X"),
+    "dense Muon": ("#808080", "h"),
+    "muon(0.2)": ("#0080c4", "h"),
+    "muon(0.1)": ("#56B4E9", "h"),
 }
 
 

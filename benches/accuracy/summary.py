@@ -19,6 +19,8 @@ ALLOWED: dict[str, tuple[float, bool, float]] = {
     "adam(0.002)": (0.5, False, 0.02),
     "adam_onebit()": (POINTS, False, 0.01),
     "topk(0.01), SGD without momentum": (POINTS, True, 0.01),
+    "muon(0.2)": (POINTS, False, 0.007),
+    "muon(0.1)": (POINTS, False, 0.012),
 }
 """For each method with a target: how many points it may be behind the best dense baseline; whether
 it may be one standard error behind if that is more; or by what part its loss may be higher."""

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from benches.accuracy import methods
-from benches.accuracy.run import run
+from benches.accuracy.averages import Flat
+from benches.accuracy.run import Stepper, run
 from benches.accuracy.tasks import fashion, fashion_data, text
 from benches.accuracy.tasks.clicks import Clicks
 from benches.accuracy.tasks.fashion_data import NAMES, MissingDataError
@@ -16,6 +17,9 @@ from benches.accuracy.tasks.text import Code, Headers, Text
 from tests.benches.accuracy.toy import Toy
 
 pytestmark = pytest.mark.full  # trains
+
+LAYERS = ("query_key_value", "project", "feed.0", "feed.2")
+"""The matrices of a block."""
 
 
 def write_idx(path, array, packed):
@@ -62,6 +66,24 @@ def test_tasks_train(task, ranks, rate, steps, low, high, monkeypatch):
     adam = methods.METHODS["adam(0.01)"]
     curve = run(task(), adam, rate, ranks=ranks, steps=steps, evaluations=1)
     assert low < curve.points[0]["loss"] < high
+
+
+@pytest.mark.parametrize("method", ["dense Muon", "muon(0.1)"])
+def test_muon_trains_hidden_matrices_and_adamw_the_rest_at_a_tenth_of_the_rate(method):
+    model = Text().model(0)
+    before = {name: each.detach().clone() for name, each in model.named_parameters()}
+    flat = Flat(model, hidden=True)
+    stepper = Stepper(flat, 2, methods.METHODS[method], 10)
+    stepper.begin(0.02)
+    for rank in range(2):
+        stepper.averages.take(rank, torch.randn_like(flat.gradients))
+    stepper.end()
+    after = model.state_dict()
+    moved = {name: float((after[name] - each).abs().max()) for name, each in before.items()}
+    hidden = {f"blocks.{at}.{layer}.weight" for at in range(2) for layer in LAYERS}
+    assert {piece.name for piece in flat.pieces} == hidden
+    for name, most in moved.items():  # a first step of AdamW is as long as the rate
+        assert most > 0.003 if name in hidden else most == pytest.approx(0.002, rel=0.02)
 
 
 def test_files_that_people_wrote_are_in_one_of_both_texts(tmp_path, monkeypatch):
