@@ -46,7 +46,7 @@ def test_nothing_fails_and_everyone_was_timed(written):
         section: [row["name"] for row in found["rows"]]
         for section, found in document["sections"].items()
     }
-    by_host = {"gaussiank", "redsync", "adacomp", "adaptive"}
+    by_host = {"gaussiank", "redsync", "adacomp", "adaptive", "muon"}
     assert names["presets"] == [name for name in PRESETS if name not in by_host]
     assert names["aims"] == [kind.name for kind in (*measure.AIMS, *PEERS)]
     assert {"1 frame", "8 frames", "torch index_add"} == set(names["receive"])
